@@ -1,0 +1,196 @@
+"""`check` and `hint`, the two names an exercise notebook uses."""
+
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+from minipaged.course import outcome as outcomes
+from minipaged.course import progress
+from minipaged.course.errors import CourseError
+from minipaged.course.expect import AnswerRaised, Expect, Unmet
+from minipaged.course.frames import describe_line, innermost, is_learners, last_learner_frame
+from minipaged.course.framework import VLLM_RELEASE, Exercise, get_exercise
+from minipaged.course.notebook_tools.answers import solution_of
+from minipaged.course.outcome import Outcome
+from minipaged.course.own_work import refusal
+
+HINT_NAMES = ("a question", "the rule", "pseudocode")
+
+
+class CheckFailed(AssertionError):
+    """Raised by `check` unless the answer passed, so that a notebook runner sees a red cell."""
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(f"exercise {outcome.exercise.id}: {outcome.status}")
+        self.outcome = outcome
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this instead of a page of frames: the card above says everything."""
+        return [f"CheckFailed: {self}; the card above says why."]
+
+
+def check(exercise_id: str, answer: Any = ...) -> None:
+    """Check an answer, show the card, and remember the outcome.
+
+    Args:
+        exercise_id: "2.1".
+        answer: what the exercise asks for: a function, a class, or a value.
+
+    Raises:
+        CheckFailed: the outcome is failed, not attempted, or error.
+        CourseError: there is no such exercise.
+    """
+    exercise = get_exercise(exercise_id)
+    outcome = grade_answer(exercise, answer)
+    _remember(outcome)
+    _show(outcome)
+    if not outcome.passed:
+        raise CheckFailed(outcome)
+
+
+def grade_answer(exercise: Exercise, answer: Any) -> Outcome:
+    """Run an exercise's check on an answer. Shows and remembers nothing."""
+    missing = [name for name in exercise.requires if importlib.util.find_spec(name) is None]
+    if missing:
+        needs = f"this exercise needs {', '.join(missing)}"
+        return _outcome(exercise, outcomes.ERROR, error=needs, cure=_cure(missing))
+    if is_placeholder(answer):
+        return _not_attempted(exercise)
+    refused = refusal(exercise, answer)
+    if refused:
+        return _outcome(
+            exercise, outcomes.FAILED, rule="The answer is your own work.", got=refused,
+            think="Write it yourself: then you own it. The package's version is good reading afterwards.",
+            next=_next_hint(exercise),
+        )
+    try:
+        exercise.check(answer, Expect())
+    except Unmet as unmet:
+        return _outcome(
+            exercise, outcomes.FAILED, rule=unmet.rule, case=unmet.case, expected=unmet.want, got=unmet.got,
+            picture=unmet.picture, think=unmet.hint, next=_next_hint(exercise),
+        )
+    except Exception as error:
+        return _from_exception(exercise, answer, error)
+    return _outcome(exercise, outcomes.PASSED, **{f"in vLLM {VLLM_RELEASE}": exercise.vllm})
+
+
+def is_placeholder(answer: Any) -> bool:
+    """True for what a stub leaves behind: `...` or None, alone or inside a tuple, list or dict, and a function with
+    an empty body."""
+    if answer is ... or answer is None:
+        return True
+    if isinstance(answer, dict):
+        return any(is_placeholder(part) for part in answer.values())
+    if isinstance(answer, list | tuple):
+        return any(part is ... or is_placeholder(part) for part in answer)
+    if inspect.isfunction(answer):
+        return answer.__code__.co_code == _empty.__code__.co_code
+    return False
+
+
+def _empty() -> None: ...
+
+
+def _from_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcome:
+    """An exception ended the check: the stub's, the learner's, or a bug of the check itself."""
+    case = ""
+    raised_by_call = isinstance(error, AnswerRaised)
+    if raised_by_call:
+        case, error = error.case, error.__cause__
+    if isinstance(error, NotImplementedError) and is_learners(innermost(error.__traceback__).tb_frame.f_code):
+        return _not_attempted(exercise)
+    where = last_learner_frame(error.__traceback__)
+    wrong_call = isinstance(error, TypeError) and f"{getattr(answer, '__name__', '')}()" in str(error)
+    if where is None and not raised_by_call and not wrong_call:
+        raise error  # the check's own bug: show all of it
+    return _outcome(
+        exercise,
+        outcomes.ERROR,
+        error=traceback.format_exception_only(error)[-1].strip(),
+        where=describe_line(where) if where else "the call itself: the names and number of the arguments",
+        case=case,
+        next=_next_hint(exercise),
+    )
+
+
+def _not_attempted(exercise: Exercise) -> Outcome:
+    return _outcome(
+        exercise,
+        outcomes.NOT_ATTEMPTED,
+        do="Write your answer in the cell above, run it, then run this cell again.",
+        next=_next_hint(exercise),
+    )
+
+
+def _outcome(exercise: Exercise, status: str, **rows: str) -> Outcome:
+    return Outcome(exercise, status, tuple((label, text) for label, text in rows.items() if text))
+
+
+def _next_hint(exercise: Exercise) -> str:
+    shown = progress.get(exercise.id).hints
+    if shown < len(exercise.hints):
+        return f'hint("{exercise.id}") gives hint {shown + 1} of {len(exercise.hints)}, {HINT_NAMES[shown]}'
+    return f'hint("{exercise.id}") shows the solution'
+
+
+def _cure(missing: list[str]) -> str:
+    if "triton" in missing:
+        return "Triton has wheels for Linux only. On macOS and Windows use WSL, a devcontainer or a hosted notebook."
+    return f"pip install -c constraints.txt {' '.join(missing)}, then restart the kernel."
+
+
+def _remember(outcome: Outcome) -> None:
+    exercise_id = outcome.exercise.id
+    before = progress.get(exercise_id)
+    tried = outcome.status != outcomes.NOT_ATTEMPTED
+    progress.update(
+        exercise_id,
+        status=outcome.status,
+        passed=before.passed or outcome.passed,
+        attempts=before.attempts + tried,
+    )
+    log = os.environ.get("MINIPAGED_OUTCOMES")
+    if log:  # `minipaged grade` reads the outcomes of a run here
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"exercise": exercise_id, "status": outcome.status}) + "\n")
+
+
+def _show(outcome: Outcome) -> None:
+    """As HTML in a notebook, as text anywhere else."""
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and ipython.get_ipython() is not None:
+        ipython.display.display(outcome)
+    else:
+        print(outcome)
+
+
+def hint(exercise_id: str, number: int | None = None) -> None:
+    """Show the next hint: a question, then the rule, then pseudocode, then the solution.
+
+    Args:
+        exercise_id: "2.1".
+        number: show hint 1, 2 or 3 again instead of the next one.
+    """
+    print(hint_text(exercise_id, number))
+
+
+def hint_text(exercise_id: str, number: int | None = None) -> str:
+    """The text that `hint` prints; counts the hint as shown."""
+    exercise = get_exercise(exercise_id)
+    shown = progress.get(exercise_id).hints
+    if number is not None and not 1 <= number <= len(exercise.hints):
+        raise CourseError(f"exercise {exercise_id} has hints 1 to {len(exercise.hints)}, not {number!r}")
+    index = shown if number is None else number - 1
+    if index >= len(exercise.hints):
+        progress.update(exercise_id, solution_shown=True)
+        return f"{exercise_id} {exercise.title}: a solution\n\n{solution_of(exercise_id)}"
+    if index == shown:
+        progress.update(exercise_id, hints=shown + 1)
+    return f"{exercise_id} {exercise.title}: hint {index + 1} of {len(exercise.hints)}, {HINT_NAMES[index]}\n\n" + (
+        exercise.hints[index]
+    )
