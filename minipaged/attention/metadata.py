@@ -1,0 +1,125 @@
+"""What the attention of one engine step must know of the batch: tables, lengths, slots. Flat, no padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+UNUSED = -1  # fills the unused tail of a block table's row; no kernel may read it
+
+
+@dataclass
+class AttentionMetadata:
+    """The batch of one step, as every attention backend reads it.
+
+    The query tokens of sequence ``s`` are the *last* ``query_len`` tokens of its context: they stand at the
+    positions ``seq_len - query_len … seq_len - 1``. Prefill, chunked prefill and decode (``query_len == 1``)
+    are the same thing with other numbers, so one step may mix them.
+
+    Shapes (S sequences, T query tokens of all sequences together):
+      block_tables     int32 [S, max_blocks]   physical block ids, the unused tail filled with −1
+      seq_lens         int32 [S]               tokens of context, those of this step included
+      query_start_loc  int32 [S + 1]           sequence s owns the query rows start[s] … start[s + 1] − 1
+      slot_mapping     int64 [T]               where this step's K and V are written; −1 means "do not write"
+    """
+
+    block_tables: Tensor
+    seq_lens: Tensor
+    query_start_loc: Tensor
+    slot_mapping: Tensor
+    max_query_len: int
+    max_seq_len: int
+    _cache: dict = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def build(
+        cls,
+        block_tables: Sequence[Sequence[int]],
+        seq_lens: Sequence[int],
+        query_lens: Sequence[int],
+        slot_mapping: Sequence[int],
+        device: str | torch.device = "cpu",
+    ) -> AttentionMetadata:
+        """Build from plain lists, one entry a sequence (``slot_mapping``: one entry a query token).
+
+        Raises ValueError when the lists do not fit together. Ids, lengths and slots are compared with the
+        cache itself when a backend runs (see ``launch.validate_metadata``).
+        """
+        num_seqs = len(seq_lens)
+        if not len(block_tables) == len(query_lens) == num_seqs:
+            raise ValueError(
+                f"{len(block_tables)} block tables, {num_seqs} seq_lens and {len(query_lens)} query_lens: "
+                "give one of each for every sequence"
+            )
+        if sum(query_lens) != len(slot_mapping):
+            raise ValueError(
+                f"slot_mapping has {len(slot_mapping)} entries, but the query_lens add up to "
+                f"{sum(query_lens)} tokens: give one slot for every query token (−1 for a token that is not "
+                "to be written)"
+            )
+        for s, (query_len, seq_len) in enumerate(zip(query_lens, seq_lens, strict=True)):
+            if not 0 <= query_len <= seq_len:
+                raise ValueError(
+                    f"sequence {s}: query_len {query_len} must lie between 0 and its seq_len {seq_len}, "
+                    "because the query tokens are the last tokens of the context"
+                )
+        width = max((len(row) for row in block_tables), default=0)
+        rows = [list(row) + [UNUSED] * (width - len(row)) for row in block_tables]
+        return cls(
+            block_tables=torch.tensor(rows, dtype=torch.int32, device=device).reshape(num_seqs, width),
+            seq_lens=torch.tensor(list(seq_lens), dtype=torch.int32, device=device),
+            query_start_loc=torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
+            slot_mapping=torch.tensor(list(slot_mapping), dtype=torch.int64, device=device),
+            max_query_len=max(query_lens, default=0),
+            max_seq_len=max(seq_lens, default=0),
+        )
+
+    @property
+    def num_seqs(self) -> int:
+        return self.seq_lens.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """Query tokens of the whole step."""
+        return self.slot_mapping.shape[0]
+
+    @property
+    def query_lens(self) -> Tensor:
+        return self.query_start_loc[1:] - self.query_start_loc[:-1]
+
+    @property
+    def is_decode(self) -> bool:
+        """True when every sequence brings exactly one query token."""
+        return self.max_query_len == 1 and self.num_tokens == self.num_seqs
+
+    def seq_of_token(self) -> Tensor:
+        """int32 [T]: the sequence each query token belongs to. Computed once a step."""
+        return self._once("seq_of_token", self._seq_of_token)
+
+    def query_tiles(self, tile: int) -> tuple[Tensor, Tensor]:
+        """Cut each sequence's query tokens into tiles of at most ``tile`` tokens, for kernels with a grid.
+
+        Returns int32 (sequence of tile n, first query token of tile n within its sequence). A sequence
+        without query tokens has no tile. Computed once a step: all layers share it.
+        """
+        return self._once(("query_tiles", tile), lambda: self._query_tiles(tile))
+
+    def _once(self, key, compute):
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
+
+    def _seq_of_token(self) -> Tensor:
+        seqs = torch.arange(self.num_seqs, dtype=torch.int32, device=self.seq_lens.device)
+        return torch.repeat_interleave(seqs, self.query_lens.long(), output_size=self.num_tokens)
+
+    def _query_tiles(self, tile: int) -> tuple[Tensor, Tensor]:
+        tiles = (self.query_lens.long() + tile - 1) // tile
+        first_tile = torch.cumsum(tiles, 0) - tiles
+        seqs = torch.repeat_interleave(torch.arange(self.num_seqs, device=tiles.device), tiles)
+        starts = (torch.arange(len(seqs), device=tiles.device) - first_tile[seqs]) * tile
+        return seqs.int(), starts.int()

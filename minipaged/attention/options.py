@@ -1,0 +1,36 @@
+"""The variations on plain causal attention that real models ask for. All are off by default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """What is added to ``softmax(scale · q kᵀ) v``, in the order in which the kernels apply it.
+
+    k_scale, v_scale  an fp8 cache stores ``k / k_scale``; the kernel multiplies back
+    soft_cap          scores become ``cap · tanh(score / cap)`` (Gemma 2)
+    alibi_slopes      fp32 [num_heads]: adds ``slope · (key position − query position)`` (BLOOM, MPT)
+    sliding_window    a token sees only the last ``sliding_window`` positions, itself included (Mistral)
+    sinks             fp32 [num_heads]: one more logit a head in the softmax's sum, with no value (gpt-oss)
+    """
+
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    soft_cap: float | None = None
+    alibi_slopes: Tensor | None = None
+    sliding_window: int | None = None
+    sinks: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("k_scale", "v_scale", "soft_cap", "sliding_window"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                way_out = "None switches it off" if name in ("soft_cap", "sliding_window") else "1.0 means no scaling"
+                raise ValueError(f"{name} is {value}, but it must be greater than 0 ({way_out})")
+
+
+PLAIN = AttentionOptions()

@@ -1,0 +1,232 @@
+"""The checks in front of every kernel, which has none itself: a wrong id reads garbage or ends the process.
+
+Each check is one or two vectorised comparisons, made before anything is written, and the error names the
+value, the limit and the way out. What is checked of the metadata is remembered with it, so that a step of N
+layers pays once. Backends take ``validate=False`` for benchmarks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from minipaged.attention.metadata import AttentionMetadata
+from minipaged.attention.options import PLAIN, AttentionOptions
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_last_slots: tuple = (None, 0, 0)  # the slot mapping checked last: every layer of a step brings the same one
+
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def _require_tensor(name: str, tensor: object, ndim: int, dtypes: tuple[torch.dtype, ...], layout: str) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}, but a torch tensor {layout} is needed")
+    if tensor.ndim != ndim:
+        raise ValueError(f"{name} has the shape {list(tensor.shape)}, but {layout} is needed: {ndim} dimensions")
+    if tensor.dtype not in dtypes:
+        allowed = ", ".join(str(dtype) for dtype in dtypes)
+        raise TypeError(f"{name} is {tensor.dtype}, but one of {allowed} is needed: convert it with .to(...)")
+
+
+def _require_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ValueError(
+            f"{name} is on {tensor.device}, but the KV cache is on {device}: move it with .to({str(device)!r})"
+        )
+
+
+def validate_cache(k_cache: Tensor, v_cache: Tensor) -> None:
+    """Both caches are ``[num_blocks, block_size, num_kv_heads, head_dim]``, of one shape, dtype and device."""
+    layout = "[num_blocks, block_size, num_kv_heads, head_dim]"
+    _require_tensor("k_cache", k_cache, 4, FLOATS + FP8, layout)
+    _require_tensor("v_cache", v_cache, 4, FLOATS + FP8, layout)
+    if k_cache.shape != v_cache.shape or k_cache.dtype != v_cache.dtype:
+        raise ValueError(
+            f"k_cache is {list(k_cache.shape)} {k_cache.dtype} and v_cache is {list(v_cache.shape)} "
+            f"{v_cache.dtype}: they must agree, make both with one KVCacheStorage"
+        )
+    if k_cache.shape[0] < 1 or k_cache.shape[1] < 1:
+        raise ValueError(
+            f"the KV cache has {k_cache.shape[0]} blocks of {k_cache.shape[1]} tokens: num_blocks and "
+            "block_size must be at least 1"
+        )
+    _require_device("v_cache", v_cache, k_cache.device)
+
+
+def validate_slots(slot_mapping: Tensor, num_slots: int) -> None:
+    """Every slot lies in −1 … num_slots − 1, and no slot is written twice. Remembered for the next layer."""
+    global _last_slots
+    if slot_mapping.numel() == 0:
+        return
+    seen, version, limit = _last_slots
+    if seen is not None and seen() is slot_mapping and version == slot_mapping._version and limit == num_slots:
+        return
+    low, high = (int(x) for x in torch.aminmax(slot_mapping))
+    if low < -1 or high >= num_slots:
+        index = int(((slot_mapping < -1) | (slot_mapping >= num_slots)).nonzero()[0])
+        raise ValueError(
+            f"slot_mapping[{index}] is {int(slot_mapping[index])}, but the cache has the slots 0 … "
+            f"{num_slots - 1} (−1 skips a token): compute slots as block_id * block_size + offset from an "
+            "allocated block table"
+        )
+    used = torch.sort(slot_mapping[slot_mapping >= 0]).values
+    twice = used[1:][used[1:] == used[:-1]]
+    if twice.numel():
+        tokens = (slot_mapping == twice[0]).nonzero().flatten().tolist()
+        raise ValueError(
+            f"slot {int(twice[0])} is given to the tokens {tokens} of one step, but a slot holds one token: "
+            "give each new token its own slot"
+        )
+    _last_slots = (weakref.ref(slot_mapping), slot_mapping._version, num_slots)
+
+
+def validate_write(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Everything that ``AttentionBackend.write`` takes for granted."""
+    validate_cache(k_cache, v_cache)
+    num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+    _require_tensor("slot_mapping", slot_mapping, 1, (torch.int64,), "[num_tokens]")
+    for name, tensor in (("key", key), ("value", value)):
+        _require_tensor(name, tensor, 3, FLOATS + FP8, "[num_tokens, num_kv_heads, head_dim]")
+        expected = [len(slot_mapping), num_kv_heads, head_dim]
+        if list(tensor.shape) != expected:
+            raise ValueError(
+                f"{name} has the shape {list(tensor.shape)}, but {expected} is needed: one row for each of "
+                f"the {len(slot_mapping)} slots, in the cache's {num_kv_heads} KV heads of size {head_dim}"
+            )
+        _require_device(name, tensor, k_cache.device)
+    _require_device("slot_mapping", slot_mapping, k_cache.device)
+    validate_slots(slot_mapping, num_blocks * block_size)
+
+
+def validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: int) -> None:
+    """Every length fits its table, and every id that will be read lies in the pool.
+
+    The outcome is remembered until one of the tensors is changed in place.
+    """
+    tensors = (metadata.block_tables, metadata.seq_lens, metadata.query_start_loc)
+    key = ("valid", num_blocks, block_size, *((id(t), t._version) for t in tensors))
+    if key in metadata._cache:
+        return
+    _require_tensor("block_tables", metadata.block_tables, 2, (torch.int32,), "[num_seqs, max_blocks]")
+    _require_tensor("seq_lens", metadata.seq_lens, 1, (torch.int32,), "[num_seqs]")
+    _require_tensor("query_start_loc", metadata.query_start_loc, 1, (torch.int32,), "[num_seqs + 1]")
+    num_seqs, width = metadata.block_tables.shape
+    if len(metadata.seq_lens) != num_seqs or len(metadata.query_start_loc) != num_seqs + 1:
+        raise ValueError(
+            f"block_tables has {num_seqs} rows, seq_lens {len(metadata.seq_lens)} and query_start_loc "
+            f"{len(metadata.query_start_loc)} entries: that many sequences need {num_seqs} lengths and "
+            f"{num_seqs + 1} starts"
+        )
+    _validate_lengths(metadata)
+    tables, lens = metadata.block_tables, metadata.seq_lens
+    blocks_needed = (lens + block_size - 1) // block_size
+    column = torch.arange(width, dtype=torch.int32, device=tables.device)
+    read = column[None, :] < blocks_needed[:, None]
+    too_long = (blocks_needed > ((tables != -1) & read).sum(dim=1)).nonzero()
+    if too_long.numel():
+        s = int(too_long[0])
+        have = int(((tables[s] != -1) & read[s]).sum())
+        raise ValueError(
+            f"sequence {s}: seq_len {int(lens[s])} needs {int(blocks_needed[s])} blocks of {block_size} "
+            f"tokens, but its block table has {have}: allocate the missing blocks first, or lower seq_len "
+            f"to at most {have * block_size}"
+        )
+    outside = (read & ((tables < 0) | (tables >= num_blocks))).nonzero()
+    if outside.numel():
+        s, i = outside[0].tolist()
+        raise ValueError(
+            f"block_tables[{s}][{i}] is {int(tables[s, i])}, but the pool has the blocks "
+            f"0 … {num_blocks - 1}: use ids from this cache's own block pool"
+        )
+    last_row = int(metadata.query_start_loc[-1])
+    if last_row != metadata.num_tokens:
+        raise ValueError(
+            f"query_start_loc ends at {last_row}, but slot_mapping has {metadata.num_tokens} entries: both "
+            "count the query tokens of the step, so make metadata with AttentionMetadata.build"
+        )
+    metadata._cache[key] = True
+
+
+def _validate_lengths(metadata: AttentionMetadata) -> None:
+    query_lens = metadata.query_lens
+    bad = ((query_lens < 0) | (query_lens > metadata.seq_lens) | (metadata.seq_lens < 0)).nonzero()
+    if bad.numel():
+        s = int(bad[0])
+        raise ValueError(
+            f"sequence {s} has {int(query_lens[s])} query tokens and seq_len {int(metadata.seq_lens[s])}: "
+            "it must be 0 ≤ query tokens ≤ seq_len, because the query tokens are the last tokens of the "
+            "context"
+        )
+    if metadata.num_seqs and (
+        int(query_lens.max()) > metadata.max_query_len or int(metadata.seq_lens.max()) > metadata.max_seq_len
+    ):
+        raise ValueError(
+            f"max_query_len is {metadata.max_query_len} and max_seq_len {metadata.max_seq_len}, but the "
+            f"longest are {int(query_lens.max())} and {int(metadata.seq_lens.max())}: make metadata with "
+            "AttentionMetadata.build"
+        )
+
+
+def validate_attend(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    metadata: AttentionMetadata,
+    options: AttentionOptions = PLAIN,
+) -> None:
+    """Everything that ``AttentionBackend.attend`` takes for granted."""
+    validate_cache(k_cache, v_cache)
+    num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+    _require_tensor("query", query, 3, FLOATS, "[num_tokens, num_heads, head_dim]")
+    num_tokens, num_heads, query_dim = query.shape
+    if query_dim != head_dim:
+        raise ValueError(f"query has the head size {query_dim}, but the cache has {head_dim}: they must be equal")
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"{num_heads} query heads cannot share {num_kv_heads} KV heads: the number of query heads must "
+            "be a multiple of the number of KV heads"
+        )
+    for name in ("block_tables", "seq_lens", "query_start_loc"):
+        _require_device(name, getattr(metadata, name), k_cache.device)
+    _require_device("query", query, k_cache.device)
+    validate_metadata(metadata, num_blocks, block_size)
+    if num_tokens != metadata.num_tokens:
+        raise ValueError(
+            f"query has {num_tokens} rows, but the metadata describes {metadata.num_tokens} query tokens: "
+            "give one row for every query token of the step"
+        )
+    for name in ("alibi_slopes", "sinks"):
+        tensor = getattr(options, name)
+        if tensor is not None and (tensor.shape != (num_heads,) or tensor.dtype != torch.float32):
+            raise ValueError(
+                f"{name} is {list(tensor.shape)} {tensor.dtype}, but one float32 value for each of the "
+                f"{num_heads} query heads is needed"
+            )
+        if tensor is not None:
+            _require_device(name, tensor, k_cache.device)
+
+
+def validate_pairs(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    """Every block of ``pairs`` lies in the pool, and no pair depends on the order in which they are copied."""
+    validate_cache(k_cache, v_cache)
+    num_blocks = k_cache.shape[0]
+    for pair in pairs:
+        for block in pair:
+            if not 0 <= block < num_blocks:
+                raise ValueError(
+                    f"the copy {tuple(pair)} names block {block}, but the pool has the blocks 0 … {num_blocks - 1}"
+                )
+    destinations = [destination for _, destination in pairs]
+    for destination in destinations:
+        if destinations.count(destination) > 1:
+            raise ValueError(f"block {destination} is the destination of two copies: copy each block once a step")
+    both = set(destinations) & {source for source, _ in pairs}
+    if both:
+        raise ValueError(
+            f"block {min(both)} is source and destination in one list of copies, so the result would depend "
+            "on the order: copy in two steps"
+        )
