@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.patheffects import withStroke
 from PIL import Image
@@ -139,6 +140,16 @@ def new_axes(width: float = WIDTH, height: float = 3.2):
     return canvas, canvas.add_subplot()
 
 
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
+
+
+def drawable(text: object) -> str:
+    """The text with a hollow box for every character that the font lacks. The text alternative keeps them all."""
+    return "".join(char if ord(char) in _glyphs() else "▯" for char in str(text))
+
+
 def label(text: str, longest: int = 12) -> str:
     """A token's text as a slot shows it: no outer spaces, visible line breaks, never empty, not too long."""
     text = str(text).replace("\n", "⏎").replace("\t", "⇥").strip(" ") or "␣"
@@ -165,7 +176,7 @@ class Sketch:
         self.axes.text(
             x,
             y,
-            words,
+            drawable(words),
             size=size,
             weight=weight,
             ha=ha,
