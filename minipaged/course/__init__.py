@@ -9,5 +9,6 @@ A notebook needs two names only::
 """
 
 from minipaged.course.checking import CheckFailed, check, hint
+from minipaged.course.lesson import expected_error
 
-__all__ = ["CheckFailed", "check", "hint"]
+__all__ = ["CheckFailed", "check", "expected_error", "hint"]

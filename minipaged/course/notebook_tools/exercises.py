@@ -24,9 +24,9 @@ def exercise_notebook(solution: Notebook) -> Notebook:
 
 
 def write_exercises(root: Path, solutions: list[Path] | None = None) -> list[Path]:
-    """Write exercises/*.ipynb; returns the files that changed."""
+    """Write exercises/ from all solutions, or from these; returns the files that changed."""
     changed = []
-    for path in solutions or sorted((root / "solutions").glob("*.ipynb")):
+    for path in sorted((root / "solutions").glob("*.ipynb")) if solutions is None else solutions:
         target = root / "exercises" / path.name
         if write_notebook(target, exercise_notebook(read_notebook(path))):
             changed.append(target)
