@@ -13,9 +13,11 @@ import pytest
 from minipaged.course.notebook_tools.execute import CELL_TIMEOUT, MEASURED, SURROUNDINGS
 from minipaged.course.notebook_tools.notebook import tags_of
 
+pytest_plugins = ["minipaged.course.notebook_tools.nbval_guard"]
+
 _home = tempfile.TemporaryDirectory(prefix="minipaged-test-")
-os.environ.setdefault("MINIPAGED_GRADE_HOME", "")
-os.environ["MINIPAGED_HOME"] = os.environ["MINIPAGED_GRADE_HOME"] or _home.name
+os.environ["MINIPAGED_HOME"] = _home.name
+os.environ.pop("MINIPAGED_OUTCOMES", None)
 os.environ.update(SURROUNDINGS)
 
 

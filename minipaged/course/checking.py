@@ -46,8 +46,7 @@ def check(exercise_id: str, answer: Any = ...) -> None:
     """
     exercise = get_exercise(exercise_id)
     outcome = grade_answer(exercise, answer)
-    _remember(outcome)
-    _show(outcome)
+    remember_and_show(outcome)
     if not outcome.passed:
         raise CheckFailed(outcome)
 
@@ -57,12 +56,12 @@ def grade_answer(exercise: Exercise, answer: Any) -> Outcome:
     missing = [name for name in exercise.requires if importlib.util.find_spec(name) is None]
     if missing:
         needs = f"this exercise needs {', '.join(missing)}"
-        return _outcome(exercise, outcomes.ERROR, error=needs, cure=_cure(missing))
+        return make_outcome(exercise, outcomes.ERROR, error=needs, cure=_cure(missing))
     if is_placeholder(answer):
         return _not_attempted(exercise)
     refused = refusal(exercise, answer)
     if refused:
-        return _outcome(
+        return make_outcome(
             exercise, outcomes.FAILED, rule="The answer is your own work.", got=refused,
             think="Write it yourself: then you own it. The package's version is good reading afterwards.",
             next=_next_hint(exercise),
@@ -70,13 +69,13 @@ def grade_answer(exercise: Exercise, answer: Any) -> Outcome:
     try:
         exercise.check(answer, Expect())
     except Unmet as unmet:
-        return _outcome(
+        return make_outcome(
             exercise, outcomes.FAILED, rule=unmet.rule, case=unmet.case, expected=unmet.want, got=unmet.got,
             picture=unmet.picture, think=unmet.hint, next=_next_hint(exercise),
         )
     except Exception as error:
-        return _from_exception(exercise, answer, error)
-    return _outcome(exercise, outcomes.PASSED, **{f"in vLLM {VLLM_RELEASE}": exercise.vllm})
+        return outcome_of_exception(exercise, answer, error)
+    return make_outcome(exercise, outcomes.PASSED, **{f"in vLLM {VLLM_RELEASE}": exercise.vllm})
 
 
 def is_placeholder(answer: Any) -> bool:
@@ -96,7 +95,7 @@ def is_placeholder(answer: Any) -> bool:
 def _empty() -> None: ...
 
 
-def _from_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcome:
+def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcome:
     """An exception ended the check: the stub's, the learner's, or a bug of the check itself."""
     case = ""
     raised_by_call = isinstance(error, AnswerRaised)
@@ -108,7 +107,7 @@ def _from_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcom
     wrong_call = isinstance(error, TypeError) and f"{getattr(answer, '__name__', '')}()" in str(error)
     if where is None and not raised_by_call and not wrong_call:
         raise error  # the check's own bug: show all of it
-    return _outcome(
+    return make_outcome(
         exercise,
         outcomes.ERROR,
         error=traceback.format_exception_only(error)[-1].strip(),
@@ -119,7 +118,7 @@ def _from_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcom
 
 
 def _not_attempted(exercise: Exercise) -> Outcome:
-    return _outcome(
+    return make_outcome(
         exercise,
         outcomes.NOT_ATTEMPTED,
         do="Write your answer in the cell above, run it, then run this cell again.",
@@ -127,7 +126,7 @@ def _not_attempted(exercise: Exercise) -> Outcome:
     )
 
 
-def _outcome(exercise: Exercise, status: str, **rows: str) -> Outcome:
+def make_outcome(exercise: Exercise, status: str, **rows: str) -> Outcome:
     return Outcome(exercise, status, tuple((label, text) for label, text in rows.items() if text))
 
 
@@ -142,6 +141,11 @@ def _cure(missing: list[str]) -> str:
     if "triton" in missing:
         return "Triton has wheels for Linux only. On macOS and Windows use WSL, a devcontainer or a hosted notebook."
     return f"pip install -c constraints.txt {' '.join(missing)}, then restart the kernel."
+
+
+def remember_and_show(outcome: Outcome) -> None:
+    _remember(outcome)
+    _show(outcome)
 
 
 def _remember(outcome: Outcome) -> None:

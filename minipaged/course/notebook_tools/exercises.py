@@ -8,15 +8,17 @@ from minipaged.course.notebook_tools.notebook import METADATA, Notebook, read_no
 
 def exercise_notebook(solution: Notebook) -> Notebook:
     """The exercise notebook of a solutions notebook. Each answer cell carries the sha256 of its stub in its metadata
-    (`minipaged.stub_sha256`): so a learner's answer can be told from a stub that has drifted from its source."""
+    (`minipaged.stub_sha256`), so that a learner's answer can be told from a stub that has drifted from its source; all
+    other cells are marked as given, so that they can be told from cells that a learner adds."""
     cells = []
     for cell in solution["cells"]:
-        cell = {key: value for key, value in cell.items() if key != "attachments" or value}
+        cell = dict(cell)
         exercise_id = exercise_of(cell, ANSWER)
+        mark: dict[str, object] = {"given": True}
         if exercise_id is not None:
-            stub = stub_of(source_of(cell))
-            mark = {"exercise": exercise_id, "stub_sha256": stub_hash(stub)}
-            cell |= {"source": stub, "metadata": {**cell["metadata"], "minipaged": mark}}
+            cell["source"] = stub_of(source_of(cell))
+            mark = {"exercise": exercise_id, "stub_sha256": stub_hash(cell["source"])}
+        cell["metadata"] = {**cell["metadata"], "minipaged": mark}
         if cell["cell_type"] == "code":
             cell |= {"outputs": [], "execution_count": None}
         cells.append(cell)

@@ -1,0 +1,168 @@
+"""The command `minipaged`. Each subcommand imports only what it needs."""
+
+import argparse
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+import minipaged
+
+ELSEWHERE = {
+    "generate": ("minipaged.serving.generate_cli", "text from a prompt, through the paged cache"),
+    "serve": ("minipaged.serving.serve_cli", "an OpenAI-compatible server"),
+    "bench": ("minipaged.bench", "benchmarks"),
+    "inspect-kernel": ("minipaged.attention.inspect", "compile a kernel for a GPU and read what came out"),
+}
+"""Commands with a command line of their own: {name: (module with main(argv), help)}."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0 fine, 1 the answer is no (a check failed, a problem was found), 2 a wrong call."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in ELSEWHERE:
+        return _run_elsewhere(argv[0], argv[1:])
+    args = _parser().parse_args(argv)
+    if "run" not in args:
+        _parser().print_help()
+        return 2
+    from minipaged.course.errors import CourseError
+
+    try:
+        return args.run(args)
+    except CourseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="minipaged", description="Learn PagedAttention: the course's command.")
+    parser.add_argument("--version", action="version", version=f"minipaged {minipaged.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=words, description=words)
+        command.set_defaults(run=run)
+        return command
+
+    add("doctor", _doctor, "is this machine set up? each problem with its cure")
+    lab = add("lab", _lab, "open JupyterLab on START_HERE")
+    lab.add_argument("notebook", nargs="?", default="notebooks/START_HERE.ipynb", help="another notebook to open")
+    lab.add_argument("--port", type=int, default=8888)
+    lab.add_argument("--no-browser", action="store_true")
+    check = add("check", _check, "check an exercise's answer (2.1), or a month's (2)")
+    check.add_argument("exercise")
+    hint = add("hint", _hint, "the next hint of an exercise; after the third, its solution")
+    hint.add_argument("exercise")
+    hint.add_argument("--number", type=int, help="show hint 1, 2 or 3 again")
+    add("status", _status, "months, exercises, and what comes next")
+    reset = add("reset", _reset, "put an exercise back to its stub; the old answer is kept aside")
+    reset.add_argument("exercise")
+    grade = add("grade", _grade, "run the exercise notebooks and print a table")
+    grade.add_argument("months", type=int, nargs="*", metavar="MONTH", help="default: all")
+    grade.add_argument("--timeout", type=float, default=60, help="seconds a cell may take (default 60)")
+    add("update-exercises", _update, "today's exercise notebooks, with your answers kept")
+    for name, (_, words) in ELSEWHERE.items():
+        commands.add_parser(name, help=words, add_help=False)
+    return parser
+
+
+def _run_elsewhere(name: str, argv: list[str]) -> int:
+    module = ELSEWHERE[name][0]
+    try:
+        command = importlib.import_module(module).main
+    except ModuleNotFoundError as error:
+        if error.name is not None and module.startswith(error.name):
+            print(f"error: this version of minipaged has no `{name}` yet", file=sys.stderr)
+        else:
+            print(f"error: `minipaged {name}` needs the package {error.name}: pip install -c constraints.txt "
+                  f"{error.name}", file=sys.stderr)
+        return 2
+    return command(argv) or 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from minipaged.course import doctor
+
+    return doctor.main([])
+
+
+def _lab(args: argparse.Namespace) -> int:
+    from minipaged.course import doctor
+    from minipaged.course.errors import CourseError
+    from minipaged.course.paths import course_root
+
+    findings = doctor.examine()
+    print(doctor.report(findings), flush=True)
+    if any(finding.status == doctor.PROBLEM for finding in findings):
+        return 1
+    root = course_root()
+    if not (root / args.notebook).exists():
+        raise CourseError(f"there is no {args.notebook} in {root}")
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--port={args.port}", args.notebook]
+    command += ["--no-browser"] if args.no_browser else []
+    try:
+        return subprocess.run(command, cwd=root, check=False).returncode
+    except KeyboardInterrupt:  # Ctrl-C is how one leaves JupyterLab
+        return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from minipaged.course.framework import exercises_of, get_exercise
+    from minipaged.course.from_files import check_from_notebook
+
+    if args.exercise.isdigit():
+        wanted = [exercise.id for exercise in exercises_of(int(args.exercise))]
+    else:
+        wanted = [get_exercise(args.exercise).id]
+    results = [check_from_notebook(exercise_id) for exercise_id in wanted]
+    return 0 if results and all(results) else 1
+
+
+def _hint(args: argparse.Namespace) -> int:
+    from minipaged.course import hint
+
+    hint(args.exercise, args.number)
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    from minipaged.course.paths import course_root
+    from minipaged.course.status import status_text
+
+    print(status_text(course_root()))
+    return 0
+
+
+def _reset(args: argparse.Namespace) -> int:
+    from minipaged.course.from_files import reset_exercise
+
+    print(reset_exercise(args.exercise))
+    return 0
+
+
+def _grade(args: argparse.Namespace) -> int:
+    from minipaged.course.notebook_tools import grade
+    from minipaged.course.paths import course_root
+
+    root = course_root()
+    graded = grade.grade_months(root, args.months or grade.months_with_exercises(root), args.timeout)
+    print(grade.table(graded))
+    grades = [one for rows in graded.values() for one in rows]
+    return 0 if grades and all(one.status == grade.PASSED for one in grades) else 1
+
+
+def _update(args: argparse.Namespace) -> int:
+    from minipaged.course.notebook_tools.merge import update_exercises
+    from minipaged.course.paths import course_root
+
+    changed = update_exercises(course_root())
+    for path in changed:
+        print(f"{path.parent.name}/{path.name}: brought up to date")
+    if not changed:
+        print("Your exercise notebooks are up to date.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Checks and resets from the command line, on the notebooks as they are saved."""
+
+import linecache
+
+from minipaged.course import checking, progress
+from minipaged.course.errors import CourseError
+from minipaged.course.framework import get_exercise
+from minipaged.course.notebook_tools.answers import ANSWER, CHECK, cells_by_exercise, setup_sources
+from minipaged.course.notebook_tools.merge import reset_answer
+from minipaged.course.notebook_tools.notebook import read_notebook, source_of
+from minipaged.course.outcome import ERROR
+from minipaged.course.paths import course_root
+
+
+def check_from_notebook(exercise_id: str) -> bool:
+    """Check the answer saved in exercises/; shows the card, remembers the outcome, says whether it passed."""
+    exercise = get_exercise(exercise_id)
+    notebook = read_notebook(course_root() / "exercises" / f"month_{exercise.month}.ipynb")
+    answer = cells_by_exercise(notebook, ANSWER).get(exercise_id)
+    check = cells_by_exercise(notebook, CHECK).get(exercise_id)
+    if answer is None or check is None:
+        raise CourseError(
+            f"exercises/month_{exercise.month}.ipynb has lost a cell of {exercise_id}; put it back: "
+            "minipaged update-exercises"
+        )
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, source in enumerate(setup_sources(notebook), start=1):
+        _run(source, f"<set-up cell {number}>", namespace)
+    try:
+        _run(source_of(answer), f"<answer {exercise_id}>", namespace)
+    except SyntaxError as error:
+        where = f"line {error.lineno} of your cell:  {(error.text or '').strip()}"
+        outcome = checking.make_outcome(exercise, ERROR, error=f"SyntaxError: {error.msg}", where=where)
+        checking.remember_and_show(outcome)
+        return False
+    except Exception as error:
+        outcome = checking.outcome_of_exception(exercise, None, error)
+        checking.remember_and_show(outcome)
+        return outcome.passed
+    try:
+        _run(source_of(check), f"<check {exercise_id}>", namespace)
+    except checking.CheckFailed:
+        return False
+    except NameError as error:
+        checking.remember_and_show(checking.make_outcome(exercise, ERROR, error=str(error)))
+        return False
+    return True
+
+
+def _run(source: str, name: str, namespace: dict[str, object]) -> None:
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), namespace)
+
+
+def reset_exercise(exercise_id: str) -> str:
+    """Put an exercise back to its stub and forget its outcome; says where the old answer is kept."""
+    exercise = get_exercise(exercise_id)
+    old = reset_answer(course_root(), exercise.month, exercise_id)
+    progress.update(exercise_id, **vars(progress.ExerciseProgress()))
+    folder = progress.home() / "answers"
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while (kept := folder / f"{exercise_id}-{number}.py").exists():
+        number += 1
+    kept.write_text(old + "\n", encoding="utf-8")
+    return (
+        f"{exercise_id} is back to its stub. Your old answer is kept in {kept}. If the notebook is open in JupyterLab, "
+        "reload it from disk."
+    )

@@ -1,0 +1,194 @@
+"""`minipaged grade`: nbval runs an exercise notebook, and a table says how each exercise came out.
+
+nbval alone can be passed by deleting or skipping a check. So an exercise counts as passed only if
+
+1. the notebook still has every given cell, as generated, and no cell replaces the check (`tampering`),
+2. nbval saw the check's cell run without an exception, and
+3. the check itself reported "passed" (`check` writes its outcomes to the file MINIPAGED_OUTCOMES).
+
+An answer that kills the kernel or does not end costs its own exercise only: the notebook is run again with that
+answer put back to its stub.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from minipaged.course.errors import CourseError
+from minipaged.course.framework import exercises_of, months
+from minipaged.course.notebook_tools.answers import ANSWER, CHECK, exercise_of
+from minipaged.course.notebook_tools.execute import SURROUNDINGS
+from minipaged.course.notebook_tools.exercises import exercise_notebook
+from minipaged.course.notebook_tools.notebook import Notebook, code_cells, read_notebook, source_of, write_notebook
+from minipaged.course.notebook_tools.tampering import tampering
+from minipaged.course.outcome import ERROR, FAILED, NOT_ATTEMPTED, PASSED
+
+TAMPERED = "tampered"
+STATUSES = (PASSED, FAILED, NOT_ATTEMPTED, ERROR, TAMPERED)
+CELL_TIMEOUT = 60
+_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Grade:
+    """How one exercise came out; `note` says what the table cannot."""
+
+    exercise: str
+    title: str
+    status: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a notebook showed: cells that failed, by their number among the code cells, with nbval's words;
+    and the last outcome that each check reported."""
+
+    failures: dict[int, str]
+    reported: dict[str, str]
+
+
+def grade_month(root: Path, month: int, submitted: Path | None = None, timeout: float = CELL_TIMEOUT) -> list[Grade]:
+    """Grade a month's exercise notebook: the one in exercises/, or a submitted copy of it.
+
+    Args:
+        timeout: seconds a cell may take.
+
+    Raises:
+        CourseError: there is no such notebook, or it cannot be read.
+    """
+    name = f"month_{month}.ipynb"
+    generated = exercise_notebook(read_notebook(root / "solutions" / name))
+    path = submitted or root / "exercises" / name
+    found = read_notebook(path)
+    tampered = list(tampering(generated, found))
+    killers: dict[str, str] = {}
+    run = _run(root, path, found, timeout)
+    while (killer := _killer(found, run)) is not None and killer[0] not in killers:
+        killers[killer[0]] = killer[1]
+        run = _run(root, path, _with_stubs(found, generated, killers), timeout)
+    grades = []
+    for exercise in exercises_of(month):
+        notes = [what for concerned, what in tampered if concerned in (None, exercise.id)]
+        if notes:
+            status, note = TAMPERED, notes[0]
+        elif exercise.id in killers:
+            status, note = ERROR, killers[exercise.id]
+        else:
+            status, note = _status(exercise.id, found, run)
+        grades.append(Grade(exercise.id, exercise.title, status, note))
+    return grades
+
+
+def _status(exercise_id: str, notebook: Notebook, run: Run) -> tuple[str, str]:
+    cells = [exercise_of(cell, CHECK) for cell in code_cells(notebook)]
+    reported = run.reported.get(exercise_id)
+    if reported is None:
+        return ERROR, "the check did not come to an end"
+    if reported == PASSED and cells.index(exercise_id) in run.failures:
+        return FAILED, "the check's own cell did not pass"
+    return reported, ""
+
+
+def _killer(notebook: Notebook, run: Run) -> tuple[str, str] | None:
+    """The exercise whose answer killed the kernel or did not end: the first such cell's, by what stands before it."""
+    exercise_id = None
+    for number, cell in enumerate(code_cells(notebook)):
+        exercise_id = exercise_of(cell, ANSWER) or exercise_of(cell, CHECK) or exercise_id
+        words = run.failures.get(number, "")
+        if "kernel died" in words:
+            return (exercise_id, "the kernel died") if exercise_id else None
+        if "Timeout of" in words:
+            return (exercise_id, "it did not end in time") if exercise_id else None
+    return None
+
+
+def _with_stubs(found: Notebook, generated: Notebook, exercises: dict[str, str]) -> Notebook:
+    stubs = {exercise_of(cell, ANSWER): source_of(cell) for cell in generated["cells"]}
+    cells = [
+        {**cell, "source": stubs[exercise_of(cell, ANSWER)]} if exercise_of(cell, ANSWER) in exercises else cell
+        for cell in found["cells"]
+    ]
+    return {**found, "cells": cells}
+
+
+def _run(root: Path, path: Path, notebook: Notebook, timeout: float) -> Run:
+    """Run a copy of the notebook under `pytest --nbval-lax` in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="minipaged-grade-") as folder:
+        work = Path(folder)
+        copy, report, log = work / path.name, work / "report.xml", work / "outcomes.jsonl"
+        cells = [
+            {**cell, "outputs": [], "execution_count": None} if cell["cell_type"] == "code" else cell
+            for cell in notebook["cells"]
+        ]
+        write_notebook(copy, {**notebook, "cells": cells})
+        (work / "pytest.ini").write_text("[pytest]\n")
+        environment = {
+            **os.environ,
+            **SURROUNDINGS,
+            "MINIPAGED_HOME": str(work / "home"),
+            "MINIPAGED_OUTCOMES": str(log),
+            "MINIPAGED_COURSE": str(root),
+        }
+        search = [str(path.resolve().parent), os.environ.get("PYTHONPATH", "")]  # a learner's modules lie beside it
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, search))
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "-c", str(work / "pytest.ini"), "--noconftest"),
+            *("-p", "minipaged.course.notebook_tools.nbval_guard", "-p", "no:cacheprovider"),
+            *("--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={timeout}", f"--junitxml={report}"),
+            str(copy),
+        ]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=work, check=False)
+        if not report.exists():
+            raise CourseError(f"{path}: the grader's pytest run failed:\n{ended.stdout}{ended.stderr}")
+        reported = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return Run(_failures(report), {line["exercise"]: line["status"] for line in reported})
+
+
+def _failures(report: Path) -> dict[int, str]:
+    """{number of the code cell: nbval's words} of the cells that did not pass, from pytest's XML report."""
+    failures = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        if bad is not None:
+            number = int(case.attrib["name"].removeprefix("Cell "))
+            failures[number] = f"{bad.attrib.get('message', '')} {bad.text or ''}"
+    return failures
+
+
+def months_with_exercises(root: Path) -> list[int]:
+    """The months whose solutions notebook is there."""
+    return [month for month in months() if (root / "solutions" / f"month_{month}.ipynb").exists()]
+
+
+def grade_months(root: Path, wanted: list[int], timeout: float = CELL_TIMEOUT) -> dict[int, list[Grade]]:
+    """Grade several months, two at a time."""
+    for month in wanted:
+        if month not in months_with_exercises(root):
+            there = ", ".join(map(str, months_with_exercises(root)))
+            raise CourseError(f"month {month} has no exercises; the months that have some: {there}")
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return dict(zip(wanted, pool.map(lambda month: grade_month(root, month, timeout=timeout), wanted), strict=True))
+
+
+def table(graded: dict[int, list[Grade]]) -> str:
+    """The grades as a table in text, with one line of totals."""
+    grades = [grade for month in graded.values() for grade in month]
+    width = max((len(grade.title) for grade in grades), default=0)
+    lines = []
+    for month, rows in graded.items():
+        lines.append(f"Month {month}: exercises/month_{month}.ipynb")
+        notes = {grade.note for grade in rows}
+        shared = notes.pop() if len(notes) == 1 and len(rows) > 1 else ""
+        for grade in rows:
+            note = "" if shared else grade.note
+            lines.append(f"  {grade.exercise:<5} {grade.title:<{width}}  {grade.status:<13}  {note}".rstrip())
+        lines += [f"  all of them: {shared}"] if shared else []
+    counts = ", ".join(f"{sum(grade.status == status for grade in grades)} {status}" for status in STATUSES)
+    return "\n".join([*lines, "", f"{len(grades)} exercises: {counts}"])

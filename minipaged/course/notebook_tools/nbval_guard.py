@@ -1,0 +1,31 @@
+"""A pytest plugin beside nbval: it notices a dead kernel at once. nbval alone waits until the cell's time is over."""
+
+import time
+from queue import Empty
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from nbval.kernel import RunningKernel
+
+    if RunningKernel.await_reply is not await_reply_of_a_live_kernel:
+        RunningKernel.await_reply = await_reply_of_a_live_kernel
+
+
+def await_reply_of_a_live_kernel(self, msg_id: str, timeout: float | None = None) -> None:
+    """RunningKernel.await_reply, in steps of a second between which the kernel must be alive."""
+    end = time.monotonic() + (float("inf") if timeout is None else timeout)
+    while True:
+        try:
+            message = self.get_message(stream="shell", timeout=min(1.0, max(0.0, end - time.monotonic())))
+        except Empty:
+            if not self.is_alive():
+                raise RuntimeError("the kernel died while it ran this cell") from None
+            if time.monotonic() >= end:
+                raise
+            continue
+        if message["parent_header"].get("msg_id") == msg_id:
+            if message["content"]["status"] == "aborted":
+                raise RuntimeError("the kernel refused to run this cell") from None
+            return

@@ -1,0 +1,51 @@
+"""`minipaged status`: months, exercises, what comes next, how long it takes."""
+
+from pathlib import Path
+
+from minipaged.course import progress
+from minipaged.course.framework import Exercise, exercises_of, months
+from minipaged.course.notebook_tools.syllabus import lessons_by_month
+
+MONTHS = {
+    0: "The KV cache and the driving question",
+    1: "OS paging",
+    2: "The block table",
+    3: "The prefix cache",
+    4: "Fragmentation experiments",
+    5: "Serving",
+    6: "The Triton paged kernel",
+    7: "Scale out and give back",
+}
+_MARKS = {"passed": "✓", "failed": "✗", "error": "!", "not attempted": "·"}
+
+
+def next_exercise() -> Exercise | None:
+    """The first exercise that has not been passed yet; None when all have."""
+    known = progress.load()
+    todo = (one for month in months() for one in exercises_of(month))
+    return next((one for one in todo if not known.get(one.id, progress.ExerciseProgress()).passed), None)
+
+
+def status_text(root: Path) -> str:
+    """The page that `minipaged status` prints."""
+    known, lessons = progress.load(), lessons_by_month(root)
+    lines, minutes_left, done, total = [], 0, 0, 0
+    for month, title in MONTHS.items():
+        exercises = exercises_of(month)
+        if not exercises and month not in lessons:
+            continue
+        entries = [known.get(one.id, progress.ExerciseProgress()) for one in exercises]
+        passed = sum(entry.passed for entry in entries)
+        marks = " ".join(_MARKS["passed" if entry.passed else entry.status] for entry in entries)
+        lines.append(f"Month {month}  {title:<38} {passed:>2} of {len(exercises):<2}  {marks}".rstrip())
+        done, total = done + passed, total + len(exercises)
+        pairs = zip(exercises, entries, strict=True)
+        minutes_left += sum(one.minutes for one, entry in pairs if not entry.passed)
+    lines += ["", f"{done} of {total} exercises passed; about {minutes_left / 60:.1f} hours of exercises to go."]
+    following = next_exercise()
+    if following is not None:
+        lines.append(f"Next: {following.id} {following.title} ({following.minutes} minutes)")
+        lines += [f"      lesson   {path.relative_to(root)}" for path in lessons.get(following.month, [])]
+        lines.append(f"      exercise exercises/month_{following.month}.ipynb")
+    lines.append(f"({', '.join(f'{mark} {words}' for words, mark in _MARKS.items())})")
+    return "\n".join(lines)
