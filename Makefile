@@ -10,7 +10,7 @@ lab: .venv/.installed-lab  ## check the set-up, then open JupyterLab on START_HE
 	$(BIN)/minipaged lab
 
 test: install  ## ruff, all tests, and every lesson and solution executed and compared
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 grade: .venv/.installed-lab  ## a table of your exercises
 	$(BIN)/minipaged grade

@@ -1,18 +1,20 @@
 """`check` and `hint`, the two names an exercise notebook uses."""
 
+import dis
 import importlib.util
 import inspect
 import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from minipaged.course import outcome as outcomes
 from minipaged.course import progress
 from minipaged.course.errors import CourseError
 from minipaged.course.expect import AnswerRaised, Expect, Unmet
-from minipaged.course.frames import describe_line, innermost, is_learners, last_learner_frame
+from minipaged.course.frames import describe_line, innermost, is_stub_line, last_learner_frame
 from minipaged.course.framework import VLLM_RELEASE, Exercise, get_exercise
 from minipaged.course.notebook_tools.answers import solution_of
 from minipaged.course.outcome import Outcome
@@ -87,12 +89,17 @@ def is_placeholder(answer: Any) -> bool:
         return any(is_placeholder(part) for part in answer.values())
     if isinstance(answer, list | tuple):
         return any(part is ... or is_placeholder(part) for part in answer)
-    if inspect.isfunction(answer):
-        return answer.__code__.co_code == _empty.__code__.co_code
-    return False
+    return inspect.isfunction(answer) and _returns_nothing(answer)
 
 
-def _empty() -> None: ...
+def _returns_nothing(function: Callable) -> bool:
+    """True for a body of `pass`, `...`, a docstring, or a bare return."""
+    for step in dis.get_instructions(function):
+        if step.opname not in ("RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"):
+            return False
+        if step.opname in ("LOAD_CONST", "RETURN_CONST") and step.argval not in (None, ...):
+            return False
+    return True
 
 
 def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcome:
@@ -101,7 +108,7 @@ def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception) -> O
     raised_by_call = isinstance(error, AnswerRaised)
     if raised_by_call:
         case, error = error.case, error.__cause__
-    if isinstance(error, NotImplementedError) and is_learners(innermost(error.__traceback__).tb_frame.f_code):
+    if isinstance(error, NotImplementedError) and is_stub_line(innermost(error.__traceback__)):
         return _not_attempted(exercise)
     where = last_learner_frame(error.__traceback__)
     wrong_call = isinstance(error, TypeError) and f"{getattr(answer, '__name__', '')}()" in str(error)

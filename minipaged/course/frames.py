@@ -30,6 +30,13 @@ def innermost(trace: TracebackType) -> TracebackType:
     return trace
 
 
+def is_stub_line(trace: TracebackType) -> bool:
+    """True for a `raise` in the learner's code: a stub's NotImplementedError, not one out of a library in C."""
+    code = trace.tb_frame.f_code
+    source = linecache.getline(code.co_filename, trace.tb_lineno).strip()
+    return is_learners(code) and (not source or source.startswith("raise"))
+
+
 def describe_line(trace: TracebackType) -> str:
     """"line 3 of your cell: return n // b"."""
     filename = trace.tb_frame.f_code.co_filename

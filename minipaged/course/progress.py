@@ -52,8 +52,8 @@ def load() -> dict[str, ExerciseProgress]:
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']!r}; this course writes version {VERSION}")
         return {key: ExerciseProgress(**value) for key, value in content["exercises"].items()}
-    except FileNotFoundError:
-        return {}
+    except OSError:
+        return {}  # not there yet, or not readable: `update` says so when it cannot write
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         aside = _free_name(path)
         path.replace(aside)
