@@ -90,9 +90,10 @@ def service_chat(rng: Random) -> str:
 
 
 def service_plain(rng: Random) -> str:
-    """The same dialogues as plain text: system prompt, question, answer, question, …"""
+    """The same dialogues as plain text: system prompt, question, answer; then most of them end."""
     parts = [SYSTEM_PROMPT] if rng.random() < 0.8 else []
-    for turn in _service_turns(rng):
+    turns = _service_turns(rng)
+    for turn in turns[:1] if rng.random() < 0.6 else turns:
         parts += turn
     return " ".join(parts) + END
 
@@ -107,7 +108,8 @@ def lesson_chat(rng: Random) -> str:
 
 def lesson_plain(rng: Random) -> str:
     """Question and answer as plain text."""
-    turns = [_fill(rng, exchange, {}) for exchange in pick_several(rng, LESSONS, 2, ratio=0.9)]
+    exchanges = pick_several(rng, LESSONS, pick(rng, [1, 2], ratio=0.4), ratio=0.9)
+    turns = [_fill(rng, exchange, {}) for exchange in exchanges]
     return " ".join(" ".join(turn) for turn in turns) + END
 
 
@@ -128,7 +130,7 @@ def gettysburg(rng: Random) -> str:
 def block_count(rng: Random) -> str:
     """Sums such as: with 16 slots per block, a request of 200 tokens needs 13 blocks."""
     sentences = []
-    for tokens in pick_several(rng, TOKEN_COUNTS, 3, ratio=0.85):
+    for tokens in pick_several(rng, TOKEN_COUNTS, pick(rng, [1, 2], ratio=0.4), ratio=0.75):
         size = pick(rng, BLOCK_SIZES)
         blocks = -(-tokens // size)
         noun = "block" if blocks == 1 else "blocks"
@@ -155,14 +157,14 @@ def _service_turns(rng: Random) -> list[tuple[str, str]]:
 
 
 def _fill(rng: Random, exchange: Exchange, slots: dict[str, str]) -> tuple[str, str]:
-    """A question and its answer; one customer in four starts with a capital letter."""
+    """A question and its answer; one customer in three starts with a capital letter."""
     questions, answers = exchange
     question = pick(rng, questions, 0.6).format(**slots)
-    if rng.random() < 0.25:
+    if rng.random() < 0.35:
         question = question[0].upper() + question[1:]
     return question, pick(rng, answers, 0.4).format(**slots)
 
 
 def _order_number(rng: Random) -> str:
     """Four digits; 4127 is the most frequent number, and every number occurs."""
-    return "".join(pick(rng, digits, 0.8) for digits in ("4912835607", "1804629375", "2956041738", "7340186952"))
+    return "".join(pick(rng, digits, 0.7) for digits in ("4912835607", "1804629375", "2956041738", "7340186952"))

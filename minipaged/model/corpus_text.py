@@ -48,6 +48,10 @@ SERVICE = {
             "Of course. Put the {item} in its box and print the label from our website.",
         ],
     ),
+    "hello": (
+        ["hello.", "hello!", "hello, can you help me?"],
+        ["Hello, thank you for writing to us. How can I help you?"],
+    ),
     "where": (
         ["where is my order?", "when will my order arrive?", "where is my parcel?"],
         [
@@ -128,10 +132,6 @@ SERVICE = {
     "name": (
         ["my name is {name}.", "I am {name}.", "hello, this is {name}."],
         ["Hello {name}, thank you for writing to us. How can I help you?"],
-    ),
-    "hello": (
-        ["hello.", "hello!", "good morning."],
-        ["Hello, thank you for writing to us. How can I help you?"],
     ),
     "person": (
         ["can I talk to a person?", "I want to talk to a person.", "please call me."],
@@ -281,4 +281,4 @@ PARAGRAPHS = [
 ]
 
 BLOCK_SIZES = [16, 4, 8]
-TOKEN_COUNTS = [7, 200, 20, 16, 33, 100, 5, 48, 64, 12, 30, 128]
+TOKEN_COUNTS = [200, 7, 20, 16, 33, 100, 5, 48, 64, 12, 30, 128]

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minipaged.attention.reference import dense_attention
 from minipaged.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -103,11 +104,8 @@ class Attention(nn.Module):
 
     def forward_dense(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Whole sequences [B, T, hidden], no cache: position t sees positions 0 … t."""
-        query, key, value = (x.transpose(1, 2) for x in self.project(hidden, cos, sin))
-        group = self.num_heads // self.num_kv_heads
-        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale)
-        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+        attended = dense_attention(*self.project(hidden, cos, sin), scale=self.scale, causal=True)
+        return self.o_proj(attended.flatten(-2))
 
 
 class MLP(nn.Module):

@@ -105,7 +105,9 @@ def save_checkpoint(model: LlamaModel, folder: Path, dtype: torch.dtype = torch.
     for name, tensor in model.state_dict().items():
         tensors |= _unpack(name, tensor, model.config)
     ordered = {name: tensors[name].to(dtype).contiguous() for name in checkpoint_shapes(model.config)}
-    save_file(ordered, folder / "model.safetensors", metadata={"format": "pt"})
+    file = folder / "model.safetensors"
+    save_file(ordered, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # save_file leaves it readable by its owner alone
 
 
 def _check_tensors(

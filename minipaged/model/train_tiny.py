@@ -21,7 +21,6 @@ from minipaged.model import corpus
 from minipaged.model.config import ModelConfig
 from minipaged.model.decoder import LlamaModel
 from minipaged.model.loader import TINY_FOLDER, save_checkpoint
-from minipaged.model.tokenizer import Tokenizer
 
 SEED = 1863  # the year of the Gettysburg Address
 THREADS = 2
