@@ -46,7 +46,7 @@ def get_backend(
     device = torch.device(device)
     if backend == "auto":
         if device.type == "cpu":
-            backend = "cpu" if available("numba") and available("minipaged.attention.cpu") else "reference"
+            backend = "cpu" if available("numba") else "reference"
         else:
             backend = "triton" if available("triton") else "reference"
     if backend == "reference":

@@ -32,5 +32,11 @@ class AttentionOptions:
                 way_out = "None switches it off" if name in ("soft_cap", "sliding_window") else "1.0 means no scaling"
                 raise ValueError(f"{name} is {value}, but it must be greater than 0 ({way_out})")
 
+    @property
+    def is_plain(self) -> bool:
+        """True when nothing is switched on."""
+        extras = (self.soft_cap, self.alibi_slopes, self.sliding_window, self.sinks)
+        return self.k_scale == self.v_scale == 1.0 and all(extra is None for extra in extras)
+
 
 PLAIN = AttentionOptions()

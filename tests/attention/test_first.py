@@ -26,7 +26,7 @@ def test_triton_equals_the_reference(dtype, query_lens, block_size):
     assert relative_error(batch.attend(TritonBackend()), batch.truth()[0]) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("backend", ["reference", "triton", "cpu"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_write_skips_minus_one_and_copy_moves_blocks(backend, dtype):
     from minipaged.attention.launch import get_backend

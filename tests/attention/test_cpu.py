@@ -1,0 +1,104 @@
+"""The Numba backend: the same numbers as the truth, from any layout and any number of threads."""
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("numba")
+
+from minipaged.attention import AttentionMetadata, AttentionOptions, get_backend
+from tests.attention.helpers import TOLERANCE, Batch, make_batch, relative_error
+
+
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(request, monkeypatch):
+    """Both ways through: one thread, and work shared out (whatever its size)."""
+    monkeypatch.setattr("minipaged.attention.cpu.THREAD_WORK", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("query_lens", [[1] * 6, [0, 1, 16, 5, 60, 0], [1, 1, 1, 16, 1, 1]])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "block_size"), [(4, 2, 32, 16), (7, 1, 80, 5)])
+def test_equals_float64(query_lens, heads, kv_heads, head_dim, block_size):
+    batch = make_batch(
+        [1, 15, 16, 17, 60, 33], query_lens, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim,
+        block_size=block_size,
+    )  # fmt: skip
+    assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < TOLERANCE[torch.float32]
+
+
+def test_log_sum_exp():
+    batch = make_batch([1, 40, 17], [1, 3, 1])
+    out, lse = get_backend("cpu").attend(
+        batch.query, batch.k_cache, batch.v_cache, batch.metadata, batch.scale, return_lse=True
+    )
+    truth, lse_truth = batch.truth()
+    assert relative_error(out, truth) < 1e-6
+    assert relative_error(lse, lse_truth) < 1e-6
+
+
+def test_one_sequence_is_shared_out_by_kv_heads():
+    batch = make_batch([50], [1], num_heads=6, num_kv_heads=3)
+    assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < 1e-6
+
+
+def test_large_scores_do_not_overflow():
+    batch = make_batch([70, 33], [1, 1])
+    batch.query *= 300
+    assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < 1e-5
+
+
+def test_nan_in_the_context_is_not_swallowed():
+    batch = make_batch([40], [1])
+    batch.k_cache[batch.tables[0][1], 3] = float("nan")
+    assert batch.attend(get_backend("cpu")).isnan().all()
+
+
+def test_cache_of_any_strides():
+    batch = make_batch([33, 18], [1, 2], block_size=4)
+    truth = batch.truth()[0]
+    by_head = [cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (batch.k_cache, batch.v_cache)]
+    other = Batch(batch.query, *by_head, batch.metadata, batch.tables)
+    assert relative_error(other.attend(get_backend("cpu")), truth) < 1e-6
+    backend = get_backend("cpu")
+    slot = batch.tables[0][0] * 4 + 1
+    key, value = torch.randn(2, 1, 2, 32)
+    backend.write(key, value, *by_head, torch.tensor([slot]))
+    assert torch.equal(by_head[0][batch.tables[0][0], 1], key[0])
+    assert torch.equal(by_head[1][batch.tables[0][0], 1], value[0])
+
+
+def test_block_ids_past_32_bit_offsets():
+    """Two blocks, 2³³ bytes apart in one storage of which only two pages are ever touched."""
+    far, head_dim = 2**31 + 64, 32
+    storage = torch.empty(far + 2 * 32)
+    k_cache = storage.as_strided((2, 1, 2, head_dim), (far, 64, 32, 1))
+    k_cache[:] = torch.randn(2, 1, 2, head_dim)
+    metadata = AttentionMetadata.build([[1, 0]], [2], [1], [-1])
+    batch = Batch(torch.randn(1, 4, head_dim), k_cache, k_cache, metadata, [[1, 0]])
+    assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < 1e-6
+
+
+def test_other_types_and_options_take_the_gather_path():
+    batch = make_batch([20, 5], [1, 1], dtype=torch.bfloat16)
+    assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < TOLERANCE[torch.bfloat16]
+    options = AttentionOptions(sliding_window=4)
+    batch = make_batch([20, 5], [1, 1])
+    got = batch.attend(get_backend("cpu", options=options))
+    assert relative_error(got, batch.truth(options)[0]) < 1e-6
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_makes_its_own_threads():
+    batch = make_batch([50, 60, 70, 80], [1] * 4)
+    backend = get_backend("cpu")
+    batch.attend(backend)  # the parent's threads exist now
+    child = os.fork()
+    if child == 0:
+        batch.attend(backend)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
