@@ -39,3 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         cell = getattr(item, "cell", None)
         if cell is not None and MEASURED in tags_of(cell):
             item.options["check"] = False
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which items of the syllabus no lesson teaches yet: listed, not hidden."""
+    from minipaged.course.notebook_tools.syllabus import gaps
+
+    reports = [report for stat in ("passed", "failed") for report in terminalreporter.stats.get(stat, [])]
+    if not any(report.nodeid.endswith("test_every_item_of_the_syllabus_is_taught") for report in reports):
+        return
+    _, missing = gaps(Path(__file__).parent)
+    if missing:
+        terminalreporter.section("syllabus items without a lesson yet")
+    for month, items in missing.items():
+        terminalreporter.line(f"month {month}: {' '.join(items)}")

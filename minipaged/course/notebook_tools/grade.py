@@ -135,12 +135,13 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float) -> Run:
             "MINIPAGED_HOME": str(work / "home"),
             "MINIPAGED_OUTCOMES": str(log),
             "MINIPAGED_COURSE": str(root),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # nbval is all it takes, and others cost seconds
         }
         search = [str(path.resolve().parent), os.environ.get("PYTHONPATH", "")]  # a learner's modules lie beside it
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, search))
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-c", str(work / "pytest.ini"), "--noconftest"),
-            *("-p", "minipaged.course.notebook_tools.nbval_guard", "-p", "no:cacheprovider"),
+            *("-p", "nbval.plugin", "-p", "minipaged.course.notebook_tools.nbval_guard", "-p", "no:cacheprovider"),
             *("--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={timeout}", f"--junitxml={report}"),
             str(copy),
         ]
