@@ -1,0 +1,149 @@
+"""The command `minipaged`: what it prints, and its exit status."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from minipaged import cli
+from minipaged.course import doctor, progress
+from minipaged.course.notebook_tools.answers import ANSWER, cells_by_exercise, solution_of
+from minipaged.course.notebook_tools.notebook import read_notebook, write_notebook
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIPAGED_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout to write in: the real solutions and fresh exercises of Month 2."""
+    root = tmp_path / "course"
+    os.makedirs(root)
+    os.symlink(ROOT / "minipaged", root / "minipaged")
+    os.symlink(ROOT / "solutions", root / "solutions")
+    (root / "notebooks").mkdir()
+    monkeypatch.setenv("MINIPAGED_COURSE", str(root))
+    assert cli.main(["update-exercises"]) == 0
+    return root
+
+
+def run(capsys: pytest.CaptureFixture, *argv: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = cli.main(list(argv))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def write_answer(course: Path, source: str) -> None:
+    path = course / "exercises" / "month_2.ipynb"
+    notebook = read_notebook(path)
+    cells_by_exercise(notebook, ANSWER)["2.1"]["source"] = source
+    write_notebook(path, notebook)
+
+
+def test_check_reads_the_saved_notebook(course: Path, capsys: pytest.CaptureFixture) -> None:
+    status, out, _ = run(capsys, "check", "2.1")
+    assert (status, "not attempted" in out) == (1, True)
+    write_answer(course, "def num_blocks(n, b):\n    return n // b + 1")
+    status, out, _ = run(capsys, "check", "2.1")
+    assert (status, "exact multiples" in out) == (1, True)
+    write_answer(course, solution_of("2.1"))
+    status, out, _ = run(capsys, "check", "2.1")
+    assert (status, "passed" in out) == (0, True)
+    assert progress.get("2.1").passed
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def num_blocks(n, b)\n    return 1", "SyntaxError"),
+        ("x = 1\ny = 1 / 0", "line 2 of your cell:  y = 1 / 0"),
+        ("something_else = 1", "num_blocks"),
+    ],
+)
+def test_check_shows_what_is_wrong_with_the_cell(
+    course: Path, capsys: pytest.CaptureFixture, source: str, words: str
+) -> None:
+    write_answer(course, source)
+    status, out, _ = run(capsys, "check", "2.1")
+    assert status == 1
+    assert "error" in out
+    assert words in out
+
+
+def test_hint_then_status_then_reset(course: Path, capsys: pytest.CaptureFixture) -> None:
+    assert "hint 1 of 3" in run(capsys, "hint", "2.1")[1]
+    assert "hint 2 of 3" in run(capsys, "hint", "2.1")[1]
+    write_answer(course, solution_of("2.1"))
+    run(capsys, "check", "2.1")
+    _, out, _ = run(capsys, "status")
+    assert "Month 2  The block table" in out
+    assert "Next: 2.2" in out or "Next: 0.1" in out or "Next: 1.1" in out
+    status, out, _ = run(capsys, "reset", "2.1")
+    kept = Path(progress.home() / "answers" / "2.1-1.py")
+    assert (status, str(kept) in out) == (0, True)
+    assert kept.read_text().strip() == solution_of("2.1")
+    assert run(capsys, "check", "2.1")[0] == 1
+    assert progress.get("2.1").hints == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["check", "2.99"], "month 2 has"),
+        (["check", "two"], "named by a text like"),
+        (["hint", "99.1"], "the months with exercises are"),
+        (["hint", "2.1", "--number", "9"], "hints 1 to 3"),
+        (["reset", "2.99"], "month 2 has"),
+        (["grade", "44"], "month 44 has no exercises"),
+        (["lab", "notebooks/NO_SUCH.ipynb", "--no-browser"], "there is no notebooks/NO_SUCH.ipynb"),
+    ],
+)
+def test_a_wrong_call_says_what_is_right(
+    course: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, argv: list[str], words: str
+) -> None:
+    monkeypatch.setattr(doctor, "examine", list)
+    status, _, err = run(capsys, *argv)
+    assert status == 2
+    assert words in err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture) -> None:
+    status, out, _ = run(capsys)
+    assert status == 2
+    assert all(name in out for name in ("doctor", "lab", "check", "hint", "status", "reset", "grade", *cli.ELSEWHERE))
+
+
+def test_a_command_of_a_part_that_is_not_there(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.ELSEWHERE, "serve", ("minipaged.no_such_room.serve", "words"))
+    status, _, err = run(capsys, "serve", "--port", "1")
+    assert (status, "has no `serve` yet" in err) == (2, True)
+
+
+def test_doctor_finds_this_machine_fit() -> None:
+    findings = doctor.examine()
+    assert [finding for finding in findings if finding.status == doctor.PROBLEM] == []
+    assert "Everything that the course needs is here." in doctor.report(findings)
+
+
+def test_doctor_names_each_problem_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "file").chmod(0o400)
+    monkeypatch.setenv("MINIPAGED_COURSE", str(tmp_path))
+    monkeypatch.setattr(doctor, "NEEDED", ("no-such-package",))
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 9, 1))
+    problems = [finding for finding in doctor.examine() if finding.status == doctor.PROBLEM]
+    assert len(problems) == 3, "Python, the package, the course's folder"
+    assert all(finding.cure for finding in problems)
+    assert "3 problem(s)." in doctor.report(problems)
+
+
+def test_the_progress_file_holds_nothing_but_outcomes(course: Path, capsys: pytest.CaptureFixture) -> None:
+    run(capsys, "check", "2.1")
+    content = json.loads(progress.progress_file().read_text())
+    assert set(content["exercises"]["2.1"]) == {"status", "passed", "attempts", "hints", "solution_shown"}
