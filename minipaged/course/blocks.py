@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from minipaged.course.canvas import BLACK, DASHES, GREY, SERIES, WIDTH, Canvas, Sketch, legend_height, picture
@@ -19,14 +19,10 @@ def _pool_slots(block, slots: Sequence[Slot], block_size: int) -> list[tuple[str
 
 def _pool_words(blocks: Sequence, drawn: Mapping[int, Sequence[tuple[str, str]]], hidden: int) -> list[str]:
     free = [block.block_id for block in blocks if block.ref_cnt == 0]
-    lines = [
-        f"Pool of {len(blocks)} blocks, {len(free)} free" + (f" ({hidden} not drawn)" if hidden else "") + ":"
-    ]
+    lines = [f"Pool of {len(blocks)} blocks, {len(free)} free" + (f" ({hidden} not drawn)" if hidden else "") + ":"]
     for block in blocks:
         if block.ref_cnt and block.block_id in drawn:
-            lines.append(
-                f"  physical {block.block_id}, count {block.ref_cnt}: {spell(drawn[block.block_id])}"
-            )
+            lines.append(f"  physical {block.block_id}, count {block.ref_cnt}: {spell(drawn[block.block_id])}")
     return lines
 
 
@@ -67,23 +63,23 @@ def draw_pool(
 def draw_block_table(
     manager: Any,
     requests: Any,
-    texts: Mapping[str, Sequence[str]] | Callable[[int], str],
+    texts: Any,
     title: str = "",
     new: Mapping[str, Iterable[int]] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> tuple[Canvas, str]:
     """The three layers: logical blocks of each request, its block table, the pool (the paper's Figs. 6 to 9).
 
-    manager: a KVCacheManager. requests: one CacheRequest or a list. texts: {request_id: token texts}, or a
-    function from a token id to its text. The first `num_computed_tokens` tokens count as written. new:
-    {request_id: positions} written in this step, drawn in another colour. names: {request_id: name in the
+    manager: a KVCacheManager. requests: one CacheRequest or a list. texts: the tokenizer, or a function from a
+    token id to its text, or {request_id: token texts}. The first `num_computed_tokens` tokens count as written.
+    new: {request_id: positions} written in this step, drawn in another colour. names: {request_id: name in the
     picture}. A pool of more than 16 blocks is drawn without its free blocks.
     """
     requests = list(requests) if isinstance(requests, (list, tuple)) else [requests]
     size, blocks = manager.block_size, list(manager.pool.blocks)
     views, contents = [], {}
     for request in requests:
-        words = [texts(t) for t in request.token_ids] if callable(texts) else texts[request.request_id]
+        words = _words(request, texts)
         ids, written = list(manager.block_ids(request.request_id)), request.num_computed_tokens
         fresh = set((new or {}).get(request.request_id, ()))
         rows = []
@@ -97,6 +93,13 @@ def draw_block_table(
     shown = [b for b in blocks if len(blocks) <= 16 or b.ref_cnt]
     drawn = {b.block_id: _pool_slots(b, contents.get(b.block_id, ()), size) for b in shown}
     return _three_layers(title, size, views, blocks, shown, drawn)
+
+
+def _words(request: Any, texts: Any) -> list[str]:
+    """The text of each token of a request, from a tokenizer, a function or a dictionary."""
+    if hasattr(texts, "decode"):
+        return [texts.decode([token]) for token in request.token_ids]
+    return [texts(token) for token in request.token_ids] if callable(texts) else list(texts[request.request_id])
 
 
 def _how_much(slots: Sequence[tuple[str, str]]) -> tuple[int, bool]:

@@ -104,11 +104,7 @@ class Figure:
         FigureCanvasAgg(canvas)
         canvas.savefig(raw, format="png", dpi=DPI, metadata={"Software": None})
         # Flat colours need no 24 bits a pixel: with a palette the file is a third as large.
-        image = (
-            Image.open(raw)
-            .convert("RGB")
-            .quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        )
+        image = Image.open(raw).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         image.save(small, format="PNG", optimize=True)
         return cls(small.getvalue(), text, round(inches_wide * CSS), round(inches_high * CSS))
 
@@ -169,9 +165,7 @@ class Sketch:
         if title:
             self.text(0.15, 0.22, title, size=11, weight="bold")
 
-    def text(
-        self, x, y, words, size=9, weight="normal", ha="left", colour=BLACK, halo=False, style="normal"
-    ) -> None:
+    def text(self, x, y, words, size=9, weight="normal", ha="left", colour=BLACK, halo=False, style="normal") -> None:
         effects = [withStroke(linewidth=2.2, foreground=WHITE)] if halo else []
         self.axes.text(
             x,

@@ -40,15 +40,11 @@ class Table:
     def __repr__(self) -> str:
         lines = [self.headers, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.headers))]
-        return "\n".join(
-            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
-        )
+        return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
     def _repr_markdown_(self) -> str:
         lines = [self.headers, ["---"] * len(self.headers), *self.rows]
-        return "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _looks(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:
@@ -118,13 +114,9 @@ def draw_bars(
         )
         if stacked:
             base = [b + v for b, v in zip(base, values, strict=True)]
-            shown = [
-                number(v) if v > 0.05 * max(sum(r.values()) for r in data.values()) else "" for v in values
-            ]
+            shown = [number(v) if v > 0.05 * max(sum(r.values()) for r in data.values()) else "" for v in values]
             boxed = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}
-            axes.bar_label(
-                bars, shown, label_type="center", fontsize=8, bbox=None if not any(shown) else boxed
-            )
+            axes.bar_label(bars, shown, label_type="center", fontsize=8, bbox=None if not any(shown) else boxed)
         elif len(names) * len(data) <= 24:
             axes.bar_label(bars, [number(v) for v in values], fontsize=8, padding=1)
     axes.set_xticks(range(len(data)), list(data))
@@ -241,9 +233,7 @@ def draw_gantt(
             if words:
                 box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
                 axes.text(start + length / 2, i, words[0], ha="center", va="center", fontsize=8, bbox=box)
-            said.append(
-                f"{number(start)}–{number(start + length)} {meaning}" + (f" ({words[0]})" if words else "")
-            )
+            said.append(f"{number(start)}–{number(start + length)} {meaning}" + (f" ({words[0]})" if words else ""))
         lines.append(f"{name}: " + "; ".join(said))
     axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()

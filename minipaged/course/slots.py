@@ -29,9 +29,7 @@ def spell(slots: Iterable[tuple[str, str]]) -> str:
     return " | ".join(label(words) if words else f"({state})" for words, state in slots)
 
 
-def put_block(
-    sketch: Sketch, x: float, y: float, slots: Iterable[tuple[str, str]], slot_width: float
-) -> None:
+def put_block(sketch: Sketch, x: float, y: float, slots: Iterable[tuple[str, str]], slot_width: float) -> None:
     for i, (words, state) in enumerate(slots):
         shown = label(words) if words and slot_width > 0.25 else ""
         sketch.slot(x + i * slot_width, y, slot_width, SLOT_HEIGHT, shown, state)
@@ -49,9 +47,7 @@ def draw_slots(rows: Mapping[str, Sequence[Slot]], title: str = "") -> tuple[Can
     left = 0.3 + 0.085 * max(map(len, table), default=0)
     room = (WIDTH - left - 0.15) / max(longest, 1)
     if room < 0.11:
-        raise ValueError(
-            f"a row of {longest} slots is too long to draw one by one (at most 60): use draw_spans"
-        )
+        raise ValueError(f"a row of {longest} slots is too long to draw one by one (at most 60): use draw_spans")
     wide = min(needed_width(words for slots in table.values() for words, _ in slots), room)
     states = {state for slots in table.values() for _, state in slots}
     top = 0.5 if title else 0.15
@@ -67,9 +63,7 @@ def draw_slots(rows: Mapping[str, Sequence[Slot]], title: str = "") -> tuple[Can
 
 
 @picture
-def draw_spans(
-    rows: Mapping[str, Sequence[tuple]], title: str = "", unit: str = "slots"
-) -> tuple[Canvas, str]:
+def draw_spans(rows: Mapping[str, Sequence[tuple]], title: str = "", unit: str = "slots") -> tuple[Canvas, str]:
     """Long stretches of memory to scale, in named rows.
 
     rows: {"Request A": [("token", 300), ("reserved", 100, "later")]}. A span is (state, length) or
@@ -95,9 +89,7 @@ def draw_spans(
         sketch.text(0.15, y + 0.19, name, weight="bold")
         for state, length, words in row:
             sketch.box(x, y, length * scale, 0.38, state)
-            shown = next(
-                (s for s in (words, f"{length:,}") if s and 0.075 * len(s) + 0.08 < length * scale), ""
-            )
+            shown = next((s for s in (words, f"{length:,}") if s and 0.075 * len(s) + 0.08 < length * scale), "")
             sketch.text(x + length * scale / 2, y + 0.19, shown, ha="center", halo=True, size=8.5)
             x += length * scale
         lines.append(f"{name}: " + ", ".join(f"{n:,} {w or STATES[s].words}" for s, n, w in row if n))

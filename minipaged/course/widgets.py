@@ -169,9 +169,7 @@ def _control(name: str, spec: Any) -> ipywidgets.Widget:
         low, high, start = (*spec, spec[0])[:3]
         if any(isinstance(value, float) for value in spec):
             step = (high - low) / 100
-            return ipywidgets.FloatSlider(
-                start, min=low, max=high, step=step, continuous_update=False, **words
-            )
+            return ipywidgets.FloatSlider(start, min=low, max=high, step=step, continuous_update=False, **words)
         return ipywidgets.IntSlider(start, min=low, max=high, continuous_update=False, **words)
     raise ValueError(
         f"control {name!r} is {spec!r}; give (low, high), (low, high, start), a list of choices, True or False, "

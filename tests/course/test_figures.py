@@ -15,7 +15,7 @@ from PIL import Image
 
 from minipaged.course import figures
 from minipaged.course.canvas import STATES, WIDTH, Figure, legend_items
-from minipaged.kv_cache.block_pool import BlockPool
+from minipaged.kv_cache import BlockPool, CacheRequest, KVCacheManager
 
 TOKENS = ["Four", " score", " and", " seven", " years", " ago", " our"]
 
@@ -59,9 +59,7 @@ def test_another_process_draws_the_same_bytes(drawn, tmp_path):
     config = tmp_path / "matplotlibrc"
     config.write_text("font.size: 22\naxes.facecolor: red\nhatch.linewidth: 5\n")  # a learner's own style
     environment = {**os.environ, "MATPLOTLIBRC": str(config), "PYTHONHASHSEED": "7"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == str([hashlib.sha256(f.png).hexdigest() for f in drawn.values()])
 
 
@@ -152,3 +150,24 @@ def test_a_table_shows_as_markdown_and_as_text():
     table = figures.Table(["block", "tokens"], [[7, "Four | score"], [1, "years"]])
     assert table._repr_markdown_().splitlines()[2] == "| 7 | Four \\| score |"
     assert repr(table).splitlines()[2] == "1      years"
+
+
+def test_three_layers_of_a_shared_and_split_sequence():
+    """Figure 8 of the paper, drawn from a manager that has just copied block 1 to block 3."""
+    manager = KVCacheManager(9, 4, free_order=[7, 1, 3])
+    first, second = CacheRequest("A1", list(range(7))), CacheRequest("A2", list(range(7)))
+    manager.allocate_slots(first, 7)
+    first.num_computed_tokens = 7
+    manager.fork(first, second)
+    for request in (first, second):
+        request.append_token(7)
+        manager.allocate_slots(request, 1)
+        request.num_computed_tokens = 8
+    texts = {"A1": [*TOKENS, " fathers"], "A2": [*TOKENS, " mothers"]}
+    text = figures.draw_block_table(manager, [first, second], texts, new={"A1": [7]}, names={"A1": "first sample"}).text
+    assert "first sample: 8 tokens written, block size 4, 2 blocks" in text
+    assert "  logical 1 → physical 3, filled 4 of 4: years | ago | our | fathers" in text
+    assert "  physical 7, count 2: Four | score | and | seven" in text
+    assert "  physical 1, count 1: years | ago | our | mothers" in text
+    by_function = figures.draw_block_table(manager, [first, second], lambda token: f"t{token}").text
+    assert "physical 3, count 1: t4 | t5 | t6 | t7" in by_function
