@@ -3,7 +3,7 @@
 Source: vLLM 0.32, vllm/v1/core/block_pool.py (BlockPool).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from minipaged.kv_cache.block import FreeBlockQueue, KVCacheBlock
 from minipaged.kv_cache.prefix_cache import PrefixCache
@@ -45,6 +45,7 @@ class BlockPool:
         self.null_block = self.blocks[0] if null_block else None
         order = _first_then_rest(free_order or (), range(1 if null_block else 0, num_blocks))
         self.free_queue = FreeBlockQueue(self.blocks[i] for i in order)
+        self.on_evict: Callable[[bytes], None] | None = None  # called with the hash of each content that is lost
 
     @property
     def num_free_blocks(self) -> int:
@@ -70,6 +71,8 @@ class BlockPool:
         if self.enable_caching:
             for block in blocks:
                 if block.block_hash is not None:
+                    if self.on_evict is not None:
+                        self.on_evict(block.block_hash)
                     self.prefix_cache.remove(block)
         for block in blocks:
             block.ref_cnt = 1

@@ -3,10 +3,12 @@
 The hash of a block covers its parent's hash, its own tokens and its extra keys. So two blocks have equal hashes
 only where the whole past is equal too: K and V of a token depend on every token before it.
 
-Source: vLLM 0.32, vllm/v1/core/kv_cache_utils.py (hash_block_tokens, generate_block_hash_extra_keys).
+Source: vLLM 0.32, vllm/v1/core/kv_cache_utils.py (hash_block_tokens, generate_block_hash_extra_keys,
+resolve_none_hash_seed).
 """
 
 import hashlib
+import secrets
 from array import array
 from collections.abc import Sequence
 
@@ -14,22 +16,68 @@ from minipaged.kv_cache.request import CacheRequest
 
 ExtraKeys = tuple[tuple, ...]
 
-# The parent of every first block. Fixed, so that equal prompts get equal names in every process.
-ROOT_HASH = hashlib.sha256(b"minipaged: the parent of every first block").digest()
+HASH_ALGORITHMS = ("sha256", "xxhash")
+# The seed of sha256 is public and fixed, so that equal prompts get equal names in every process.
+SHA256_SEED = "minipaged: the parent of every first block"
+
+
+class BlockHasher:
+    """Hashes blocks with one algorithm and one seed. The seed stands in for the parent of every first block.
+
+    - `"sha256"` (default): nobody can make two contents with one hash, so the seed may be fixed.
+    - `"xxhash"`: faster, but anybody who knows the seed can make two prompts collide, and would then read, or poison,
+      another tenant's cache. So its seed is random in each process unless you give one; hashes then differ from
+      process to process. Needs the package `xxhash`.
+    """
+
+    def __init__(self, algorithm: str = "sha256", seed: str | None = None) -> None:
+        if algorithm not in HASH_ALGORITHMS:
+            raise ValueError(f"hash algorithm {algorithm!r} is unknown; choose one of {', '.join(HASH_ALGORITHMS)}")
+        self.algorithm = algorithm
+        if algorithm == "xxhash":
+            self._digest = _xxhash_digest()
+            seed = secrets.token_hex(32) if seed is None else seed
+        else:
+            self._digest = _sha256_digest
+            seed = SHA256_SEED if seed is None else seed
+        self.root_hash = self._digest(seed.encode())
+
+    def __call__(
+        self, parent_hash: bytes | None, token_ids: Sequence[int], extra_keys: ExtraKeys | None = None
+    ) -> bytes:
+        """Name one full block: the digest of (parent's hash, tokens, extra keys). 32 bytes (sha256) or 16 (xxhash).
+
+        `parent_hash` is None for the first block of a sequence. `extra_keys` come from `extra_keys()`.
+        """
+        message = (parent_hash or self.root_hash) + array("q", token_ids).tobytes()
+        if extra_keys:
+            # repr() of tagged tuples is unambiguous; the separator keeps tokens and keys apart.
+            message += b"|extra|" + repr(extra_keys).encode()
+        return self._digest(message)
+
+
+def _sha256_digest(message: bytes) -> bytes:
+    return hashlib.sha256(message).digest()
+
+
+def _xxhash_digest():
+    try:
+        from xxhash import xxh3_128_digest
+    except ImportError:
+        raise ImportError(
+            "hash algorithm 'xxhash' needs the package xxhash; install it (pip install xxhash) or use 'sha256'"
+        ) from None
+    return xxh3_128_digest
+
+
+_default_hasher = BlockHasher()
 
 
 def hash_block_tokens(
     parent_hash: bytes | None, token_ids: Sequence[int], extra_keys: ExtraKeys | None = None
 ) -> bytes:
-    """Name one full block: sha256 over (parent's hash, tokens, extra keys). Returns 32 bytes.
-
-    `parent_hash` is None for the first block of a sequence. `extra_keys` come from `extra_keys()`.
-    """
-    message = (parent_hash or ROOT_HASH) + array("q", token_ids).tobytes()
-    if extra_keys:
-        # repr() of tagged tuples is unambiguous; the separator keeps tokens and keys apart.
-        message += b"|extra|" + repr(extra_keys).encode()
-    return hashlib.sha256(message).digest()
+    """`BlockHasher()` as a plain function: sha256 with the fixed seed. Returns 32 bytes."""
+    return _default_hasher(parent_hash, token_ids, extra_keys)
 
 
 def extra_keys(request: CacheRequest, start: int, stop: int) -> ExtraKeys | None:
@@ -38,6 +86,8 @@ def extra_keys(request: CacheRequest, start: int, stop: int) -> ExtraKeys | None
     Every key carries a tag, so an adapter named "x" and a salt "x" stay different. The salt goes into the first
     block only: the chain hands it on to all later ones.
     """
+    if request.adapter is None and request.cache_salt is None and not request.images:
+        return None
     keys: list[tuple] = []
     if request.adapter is not None:
         keys.append(("adapter", request.adapter))

@@ -10,10 +10,13 @@ from minipaged.kv_cache.block import KVCacheBlock
 from minipaged.kv_cache.block_pool import BlockPool, IntegrityError
 from minipaged.kv_cache.block_table import BlockTable
 from minipaged.kv_cache.copies import PendingCopies
+from minipaged.kv_cache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 from minipaged.kv_cache.hashing import extra_keys
+from minipaged.kv_cache.misses import MissRecorder, WhyNoHit, explain_miss
 from minipaged.kv_cache.prefix_cache import PrefixCache
 from minipaged.kv_cache.protocols import BlockPoolProtocol, BlockTableProtocol
 from minipaged.kv_cache.request import CacheRequest
+from minipaged.kv_cache.statistics import PrefixCacheStats
 
 
 class KVCacheManager:
@@ -27,6 +30,9 @@ class KVCacheManager:
         block_table: the class of the tables, called with the block size.
         prefix_cache: a prefix cache of your own, for the `BlockPool`.
         free_order: block ids to be handed out first (see `BlockPool`).
+        hash_algorithm, hash_seed: how block contents are named (see `hashing.BlockHasher`).
+        enable_events: keep what was stored and removed, for `take_events`.
+        explain_misses: remember names of lost contents, so that `why_no_hit` can tell "evicted" and "other salt".
     """
 
     def __init__(
@@ -39,10 +45,16 @@ class KVCacheManager:
         block_table: Callable[[int], BlockTableProtocol] = BlockTable,
         prefix_cache: PrefixCache | None = None,
         free_order: Sequence[int] | None = None,
+        hash_algorithm: str = "sha256",
+        hash_seed: str | None = None,
+        enable_events: bool = False,
+        explain_misses: bool = False,
     ) -> None:
         if not isinstance(block_size, int) or block_size < 1:
             raise ValueError(f"block_size is {block_size!r}; it must be a whole number of at least 1 token")
         if pool is None:
+            if prefix_cache is None and enable_caching:
+                prefix_cache = PrefixCache(hash_algorithm, hash_seed)
             pool = BlockPool(num_blocks, enable_caching, null_block, prefix_cache, free_order)
         elif enable_caching and getattr(pool, "prefix_cache", None) is None:
             raise ValueError(
@@ -56,6 +68,11 @@ class KVCacheManager:
         self._tables: dict[str, BlockTableProtocol] = {}
         self._num_hashed_blocks: dict[str, int] = {}  # per request: so many blocks of its table are in the cache
         self._copies = PendingCopies()
+        self.prefix_stats = PrefixCacheStats()
+        self._events: list[CacheEvent] | None = [] if enable_events else None
+        self._misses = MissRecorder(limit=20 * num_blocks) if explain_misses else None
+        if enable_events or explain_misses:
+            pool.on_evict = lambda block_hash: self._emit(BlockRemoved(block_hash))
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,7 +138,10 @@ class KVCacheManager:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content, as after new weights. Refused (False) while any block is in use."""
-        return self.pool.reset_prefix_cache()
+        done = self.pool.reset_prefix_cache()
+        if done:
+            self._emit(AllBlocksCleared())
+        return done
 
     def uncache(self, request: CacheRequest, from_token: int) -> None:
         """Forget the hashes of this request's blocks from the one that holds `from_token` on.
@@ -137,9 +157,30 @@ class KVCacheManager:
         first = from_token // self.block_size
         for block in table.blocks[first:]:
             if block.block_hash is not None:
+                self._emit(BlockRemoved(block.block_hash))
                 self.pool.prefix_cache.remove(block)
         hashed = self._num_hashed_blocks[request.request_id]
         self._num_hashed_blocks[request.request_id] = min(hashed, first)
+
+    def take_events(self) -> list[CacheEvent]:
+        """What was stored, removed or cleared since the last call. Needs `enable_events=True`."""
+        if self._events is None:
+            raise ValueError("events are off; make the manager with enable_events=True to keep them")
+        events, self._events = self._events, []
+        return events
+
+    def _emit(self, event: CacheEvent) -> None:
+        if self._events is not None:
+            self._events.append(event)
+        if self._misses is not None:
+            self._misses.observe([event])
+
+    def why_no_hit(self, request: CacheRequest) -> WhyNoHit:
+        """Where a lookup for this request ends, and why. Changes nothing but the request's hashes.
+
+        With `explain_misses=True` it also tells a lost content from one that was never there.
+        """
+        return explain_miss(self, request, self._misses)
 
     # ── slots ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,11 +227,10 @@ class KVCacheManager:
             table.append_blocks(new_blocks[len(shared) :])
         if request.request_id not in self._tables:
             self._tables[request.request_id] = table
-            self._num_hashed_blocks[request.request_id] = 0
+            self._num_hashed_blocks[request.request_id] = len(hits)
+            self.prefix_stats.record(request.num_tokens, num_new_computed_tokens, again=request.was_scheduled)
+            request.was_scheduled = True
         if self.enable_caching:
-            self._num_hashed_blocks[request.request_id] = max(
-                self._num_hashed_blocks[request.request_id], len(hits)
-            )
             self._cache_full_blocks(request, table, min(stop, request.num_tokens))
         return new_blocks
 
@@ -225,12 +265,17 @@ class KVCacheManager:
         if full <= hashed:
             return
         self._hash_full_blocks(request, num_tokens)
-        insert = self.pool.prefix_cache.insert
+        insert, hashes = self.pool.prefix_cache.insert, request.block_hashes
         for index in range(hashed, full):
             block = table.blocks[index]
             if block.block_hash is None:  # a forked sibling may have filled and named this very block already
-                insert(request.block_hashes[index], block)
+                insert(hashes[index], block)
         self._num_hashed_blocks[request.request_id] = full
+        if self._events is not None or self._misses is not None:
+            size = self.block_size
+            tokens = tuple(request.token_ids[hashed * size : full * size])
+            parent = hashes[hashed - 1] if hashed else None
+            self._emit(BlockStored(tuple(hashes[hashed:full]), parent, tokens, size))
 
     def free(self, request: CacheRequest) -> None:
         """Give a request's blocks back, the tail first, so that it is evicted before the head. Unknown requests: no-op.

@@ -32,6 +32,7 @@ class CacheRequest:
     adapter: str | None = None
     images: Sequence[ImageSpan] = ()
     block_hashes: list[bytes] = field(default_factory=list, repr=False)
+    was_scheduled: bool = field(default=False, repr=False)  # had slots before: its hits are counted apart
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.token_ids)

@@ -27,13 +27,13 @@ class KVCacheStorage:
         device: str | torch.device = "cpu",
         copy_blocks: CopyBlocks | None = None,
     ) -> None:
-        sizes = dict(
-            num_layers=num_layers,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-        )
+        sizes = {
+            "num_layers": num_layers,
+            "num_blocks": num_blocks,
+            "block_size": block_size,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
+        }
         for name, value in sizes.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
@@ -66,7 +66,9 @@ class KVCacheStorage:
         if bad:
             raise IndexError(f"block id {bad[0]} is outside the pool of {self.num_blocks} blocks")
         index = torch.as_tensor(list(block_ids), dtype=torch.int64, device=self._keys.device)
-        return tuple(cache[layer].index_select(0, index).flatten(0, 1)[:length] for cache in (self.k_cache, self.v_cache))
+        keys = self.k_cache[layer].index_select(0, index).flatten(0, 1)
+        values = self.v_cache[layer].index_select(0, index).flatten(0, 1)
+        return keys[:length], values[:length]
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, source → destination, in every layer; all sources are read before any is written."""
@@ -80,7 +82,7 @@ def write_slots(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, sl
     """Scatter T tokens' K and V into one layer's caches; tokens with slot −1 (padding) are skipped."""
     num_slots = k_cache.shape[0] * k_cache.shape[1]
     if slot_mapping.shape != key.shape[:1]:
-        raise ValueError(f"slot_mapping has shape {tuple(slot_mapping.shape)}; {key.shape[0]} tokens need one slot each")
+        raise ValueError(f"slot_mapping has shape {tuple(slot_mapping.shape)}; {len(key)} tokens need one slot each")
     if slot_mapping.numel() and (int(slot_mapping.min()) < -1 or int(slot_mapping.max()) >= num_slots):
         bad = slot_mapping[(slot_mapping < -1) | (slot_mapping >= num_slots)][0]
         raise IndexError(f"slot {int(bad)} is outside the cache's {num_slots} slots (−1 would mean: skip this token)")
