@@ -1,0 +1,172 @@
+"""``minipaged generate "PROMPT"``: text from a prompt, through the paged cache."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from minipaged.attention.launch import BACKENDS
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line. The defaults are LLM's and SamplingParams' own."""
+    parser = argparse.ArgumentParser(
+        prog="minipaged generate",
+        description="Generate text from a prompt, through the paged KV cache. Prints the text, and nothing else.",
+    )
+    add = parser.add_argument
+    add("prompts", metavar="PROMPT", nargs="+", help="one prompt or several, served together")
+    add("--model", default="tiny", help='"tiny" (bundled), or a folder in Hugging Face format')
+
+    group = parser.add_argument_group("the cache and its reader")
+    add = group.add_argument
+    add("--attention", default="auto", help=f"attention backend: {', '.join(BACKENDS)}")
+    add("--device", default="cpu", help='"cpu" or "cuda"')
+    add("--num-blocks", type=int, help="physical blocks in the pool (default: what the model makes sensible)")
+    add("--block-size", type=int, default=16, help="tokens a block (default 16)")
+    add("--no-prefix-caching", action="store_true", help="do not reuse the KV of equal prefixes")
+    add("--preemption", choices=["recompute", "swap"], default="recompute", help="when blocks are short")
+    add("--num-cpu-blocks", type=int, help="swap: blocks in host memory (default: as many as in the pool)")
+    add("--num-disk-blocks", type=int, default=0, help="swap: blocks in a file, used when host memory is full")
+
+    group = parser.add_argument_group("sampling")
+    add = group.add_argument
+    add("--max-tokens", type=int, default=16, help="tokens to generate at most (default 16)")
+    add("--temperature", type=float, default=0.0, help="0 (default): always the most probable token")
+    add("--top-k", type=int, default=0, help="draw from the k most probable tokens only (0: all)")
+    add("--top-p", type=float, default=1.0, help="draw from the smallest set that reaches this probability")
+    add("--seed", type=int, help="repeat the same draw")
+    add("--stop", action="append", help="end the text before this string (may be given several times)")
+    add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
+    add("--n", type=int, default=1, help="continuations of each prompt (parallel sampling)")
+    add("--sharing", choices=["fork", "prefix_cache"], default="fork", help="how n continuations share the prompt")
+    add("--beam", type=int, metavar="K", help="beam search of width K instead of sampling")
+    add("--length-penalty", type=float, default=1.0, help="beam search: above 0 favours longer texts")
+    add("--early-stopping", action="store_true", help="beam search: end when K texts have ended")
+
+    group = parser.add_argument_group("the batch and the output")
+    add = group.add_argument
+    add("--max-num-seqs", type=int, default=256, help="sequences that run at a time")
+    add("--max-num-batched-tokens", type=int, default=2048, help="token budget of a step")
+    add("--no-chunked-prefill", action="store_true", help="compute every prompt in one piece")
+    add("--stats", action="store_true", help="print after the text what the engine counted")
+    add("--json", action="store_true", help="print the outputs (and the stats) as JSON")
+    add("--trace", action="store_true", help="print every decision of the scheduler to stderr")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, or 2 with one line on stderr that says what is wrong and what to do."""
+    args = build_parser().parse_args(argv)
+    from minipaged.serving.llm import LLM  # imports torch: only after the arguments were read
+
+    try:
+        params = _params(args)
+        llm = LLM(
+            args.model,
+            attention=args.attention,
+            device=args.device,
+            num_blocks=args.num_blocks,
+            block_size=args.block_size,
+            enable_prefix_caching=not args.no_prefix_caching,
+            preemption=args.preemption,
+            num_cpu_blocks=args.num_cpu_blocks,
+            num_disk_blocks=args.num_disk_blocks,
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            enable_chunked_prefill=not args.no_chunked_prefill,
+            trace=args.trace,
+        )
+        outputs = llm.generate(args.prompts, params, progress=sys.stderr.isatty())
+    except (ValueError, TypeError, ImportError) as error:
+        print(f"minipaged generate: {error}", file=sys.stderr)
+        return 2
+    if args.trace:
+        for decision in llm.engine.trace:
+            print(
+                f"step {decision.step:>4}  {decision.action:<8} {decision.request_id}  "
+                f"{decision.num_tokens} tokens  {decision.reason}",
+                file=sys.stderr,
+            )
+    if args.json:
+        _print_json(outputs, llm.stats if args.stats else None)
+        return 0
+    for line in _text_lines(outputs):
+        print(line)
+    if args.stats:
+        print("\n" + "\n".join(llm.stats.lines()))
+    return 0
+
+
+def _params(args: argparse.Namespace):
+    from minipaged.serving.sampling import BeamSearchParams, SamplingParams
+
+    if args.beam is not None:
+        drawing = (args.temperature, args.top_k, args.top_p != 1.0, args.n != 1, args.seed is not None, args.stop)
+        if any(drawing):
+            raise ValueError(
+                "--beam searches, it does not draw: leave out --temperature, --top-k, --top-p, --seed, --n and --stop"
+            )
+        return BeamSearchParams(
+            beam_width=args.beam,
+            max_tokens=args.max_tokens,
+            length_penalty=args.length_penalty,
+            early_stopping=args.early_stopping,
+            ignore_eos=args.ignore_eos,
+        )
+    return SamplingParams(
+        n=args.n,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+        stop=args.stop,
+        max_tokens=args.max_tokens,
+        ignore_eos=args.ignore_eos,
+        sharing=args.sharing,
+    )
+
+
+def _text_lines(outputs) -> list[str]:
+    """The bare text; with several continuations each has its number, with several prompts a blank line between."""
+    lines = []
+    for number, output in enumerate(outputs):
+        if number:
+            lines.append("")
+        for place, completion in enumerate(output.outputs, 1):
+            score = "" if completion.score is None else f" (score {completion.score:.3f})"
+            label = f"{place}:{score}" if len(output.outputs) > 1 else ""
+            lines.append(label + completion.text)
+    return lines
+
+
+def _print_json(outputs, stats) -> None:
+    answer = {
+        "outputs": [
+            {
+                "prompt": output.prompt,
+                "num_prompt_tokens": len(output.prompt_token_ids),
+                "num_cached_tokens": output.num_cached_tokens,
+                "num_preemptions": output.num_preemptions,
+                "completions": [
+                    {
+                        "text": completion.text,
+                        "token_ids": completion.token_ids,
+                        "finish_reason": completion.finish_reason,
+                        "score": completion.score,
+                    }
+                    for completion in output.outputs
+                ],
+            }
+            for output in outputs
+        ]
+    }
+    if stats is not None:
+        answer["stats"] = stats.as_dict()
+    print(json.dumps(answer, ensure_ascii=False, indent=2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
