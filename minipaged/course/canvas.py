@@ -75,6 +75,7 @@ STATES = {
     "token": State(SKY, "", "holds a token's K and V"),
     "new": State(ORANGE, "||", "written in this step"),
     "shared": State(GREEN, "\\\\", "shared by several sequences"),
+    "duplicate": State("#9DB7E4", "++", "a copy: another request stores the same K and V"),
     "cached": State("#BFE1F6", "--", "free, but kept for a prefix hit"),
     "tail": State(PALE, "/", "owned, not yet written"),
     "reserved": State(YELLOW, "//", "reserved: used later"),
