@@ -110,7 +110,8 @@ def _how_much(slots: Sequence[tuple[str, str]]) -> tuple[int, bool]:
 def _three_layers(title, size, views, blocks, shown, drawn) -> tuple[Canvas, str]:
     words = [w for slots in drawn.values() for w, _ in slots]
     fixed = 0.15 + 0.3 + 0.35 + 1.45 + 0.75 + 0.4 + 0.5
-    wide = min(needed_width(words), (WIDTH - fixed) / (2 * size))
+    # Slots of one width from step to step, so that a stepper does not jump.
+    wide = min(max(needed_width(words), 0.58), (WIDTH - fixed) / (2 * size))
     table_x = 0.45 + wide * size + 0.35
     pool_x = table_x + 1.45 + 0.75 + 0.4
     width = max(pool_x + wide * size + 0.5, 5.6)
