@@ -48,7 +48,12 @@ def report(findings: list[Finding]) -> str:
         lines += [f"{'':<8} cure: {finding.cure}"] if finding.cure else []
     problems = sum(finding.status == PROBLEM for finding in findings)
     lines += ["", f"{problems} problem(s)." if problems else "Everything that the course needs is here."]
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
+
+
+def summary() -> str:
+    """The problems only, or one sentence when there are none: the same text on every machine that is set up."""
+    return report([finding for finding in examine() if finding.status == PROBLEM])
 
 
 def pins(constraints: Path) -> dict[str, str]:

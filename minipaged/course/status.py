@@ -1,10 +1,15 @@
 """`minipaged status`: months, exercises, what comes next, how long it takes."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minipaged.course import progress
 from minipaged.course.framework import Exercise, exercises_of, months
 from minipaged.course.notebook_tools.syllabus import lessons_by_month
+from minipaged.course.paths import course_root
+
+if TYPE_CHECKING:
+    from minipaged.course.charts import Table
 
 MONTHS = {
     0: "The KV cache and the driving question",
@@ -16,7 +21,29 @@ MONTHS = {
     6: "The Triton paged kernel",
     7: "Scale out and give back",
 }
+QUESTIONS = {
+    0: "What does a model keep for each token, and what goes wrong when memory is reserved for the longest answer?",
+    1: "How did operating systems solve this problem in the 1960s?",
+    2: "How does a sequence lie in blocks that are scattered over memory, and how do two sequences share them?",
+    3: "How is the work on an equal beginning done once, for all requests?",
+    4: "How much memory does each way of allocating waste?",
+    5: "Who runs next, who waits, who is put back?",
+    6: "How does a GPU read a scattered cache as fast as a contiguous one?",
+    7: "How do several GPUs share one block table, and how do you contribute to vLLM?",
+}
 _MARKS = {"passed": "✓", "failed": "✗", "error": "!", "not attempted": "·"}
+
+
+def course_map(root: Path | None = None) -> "Table":
+    """The months, their questions and their lessons, as a table for a notebook in notebooks/."""
+    from minipaged.course.charts import Table
+
+    lessons = lessons_by_month(root or course_root())
+    rows = []
+    for month, title in MONTHS.items():
+        links = [f"[{path.stem}]({path.name})" for path in lessons.get(month, [])]
+        rows.append((month, title, QUESTIONS[month], ", ".join(links) or "not written yet"))
+    return Table(("month", "topic", "question", "lesson"), rows)
 
 
 def next_exercise() -> Exercise | None:

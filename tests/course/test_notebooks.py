@@ -12,7 +12,7 @@ from minipaged.course.notebook_tools.build import notebooks_in
 from minipaged.course.notebook_tools.corrections import corrections_text
 from minipaged.course.notebook_tools.lint import lint_file, missing_sections
 from minipaged.course.notebook_tools.notebook import read_notebook, source_of
-from minipaged.course.notebook_tools.syllabus import gaps, lessons_by_month, syllabus_items
+from minipaged.course.notebook_tools.syllabus import BEING_WRITTEN, gaps, lessons_by_month, syllabus_items
 from minipaged.course.notebook_tools.sync import out_of_step
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_notebooks_are_in_good_form(path: Path) -> None:
     assert lint_file(path) == []
 
 
-@pytest.mark.parametrize("month", LESSONS)
+@pytest.mark.parametrize("month", sorted(LESSONS.keys() - BEING_WRITTEN))
 def test_a_months_lessons_have_all_sections(month: int) -> None:
     assert missing_sections(month, [read_notebook(path) for path in LESSONS[month]]) == []
 
@@ -37,8 +37,10 @@ def test_every_item_of_the_syllabus_is_taught() -> None:
     """Months without a lesson yet are listed at the end of a test run (see the root conftest)."""
     unknown, missing = gaps(ROOT)
     assert unknown == [], "tags that SYLLABUS.md does not know"
-    untaught = {month: items for month, items in missing.items() if month in LESSONS}
+    untaught = {month: items for month, items in missing.items() if month in LESSONS.keys() - BEING_WRITTEN}
     assert untaught == {}, "items of months that have lessons, without a cell"
+    whole = [month for month in BEING_WRITTEN if month not in missing]
+    assert whole == [], "these months teach all their items now: take them out of BEING_WRITTEN"
 
 
 def test_the_syllabus_is_whole() -> None:
