@@ -11,7 +11,7 @@ from minipaged.model import QUESTION_ADDRESS, QUESTION_RETURN, SYSTEM_PROMPT, TI
 from minipaged.model.corpus_text import GETTYSBURG
 
 OPENING = "Four score and seven years ago our"
-SMALLEST_MARGIN = 0.1  # logits; backends and block sizes differ by about 1e-5
+SMALLEST_MARGIN = 0.3  # logits; backends and block sizes differ by about 1e-5
 
 
 def chat(tokenizer, *turns: str, system: str | None = SYSTEM_PROMPT) -> str:
