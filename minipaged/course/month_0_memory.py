@@ -101,3 +101,13 @@ def longest_hole(memory: Sequence[Slot]) -> int:
 def count_states(memory: Sequence[Slot]) -> dict[str, int]:
     """How many slots are in which state."""
     return dict(Counter(slot.state for slot in memory))
+
+
+DRIVING_QUESTION = "Name at least three problems of reserving max_len contiguous slots for every request."
+DRIVING_ANSWERS = (
+    "Reservation: slots that will be used later are taken from everybody else now.",
+    "Internal fragmentation: slots inside a reservation that are never used, because the answer ends early.",
+    "External fragmentation: free pieces between reservations, together large enough, each one too short.",
+    "No sharing: requests with the same beginning each store the same K and V.",
+    "Bonus: no dynamic lengths. The limit is guessed at the start; a guess too low means to copy, or to stop.",
+)
