@@ -3,7 +3,7 @@
 Source: vLLM 0.32, vllm/v1/core/kv_cache_utils.py (KVCacheBlock, FreeKVCacheBlockQueue).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class KVCacheBlock:
@@ -40,7 +40,7 @@ class FreeBlockQueue:
         self._tail = KVCacheBlock(-1)
         self._head.next_free, self._tail.prev_free = self._tail, self._head
         self._length = 0
-        self.append_n(blocks)
+        self.append_n(list(blocks))
 
     def __len__(self) -> int:
         return self._length
@@ -72,27 +72,33 @@ class FreeBlockQueue:
 
     def remove(self, block: KVCacheBlock) -> None:
         """Take one block out, wherever it stands, in O(1)."""
-        before, after = block.prev_free, block.next_free
-        if before is None or after is None:
-            raise ValueError(f"block {block.block_id} is not in the free queue, so it cannot be removed from it")
-        before.next_free, after.prev_free = after, before
-        block.prev_free = block.next_free = None
-        self._length -= 1
+        self.remove_n([block])
 
-    def append_n(self, blocks: Iterable[KVCacheBlock]) -> None:
+    def remove_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Take several different blocks out; one loop, because a long prefix hit takes hundreds."""
+        for block in blocks:
+            before, after = block.prev_free, block.next_free
+            if before is None or after is None:
+                raise ValueError(f"block {block.block_id} is not in the free queue, so it cannot be removed from it")
+            before.next_free = after
+            after.prev_free = before
+            block.prev_free = block.next_free = None
+            self._length -= 1
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put blocks at the back: the last of them will be evicted last."""
         self._insert_after(self._tail.prev_free, blocks)
 
-    def prepend_n(self, blocks: Iterable[KVCacheBlock]) -> None:
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put blocks at the front, in the given order: the first of them is handed out next."""
         self._insert_after(self._head, blocks)
 
-    def _insert_after(self, last: KVCacheBlock, blocks: Iterable[KVCacheBlock]) -> None:
+    def _insert_after(self, last: KVCacheBlock, blocks: Sequence[KVCacheBlock]) -> None:
         following = last.next_free
-        added = 0
         for block in blocks:
-            block.prev_free, last.next_free = last, block
+            block.prev_free = last
+            last.next_free = block
             last = block
-            added += 1
-        last.next_free, following.prev_free = following, last
-        self._length += added
+        last.next_free = following
+        following.prev_free = last
+        self._length += len(blocks)

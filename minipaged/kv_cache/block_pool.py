@@ -80,10 +80,13 @@ class BlockPool:
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """One more user for each block. A free block leaves the queue, from whatever place, and is safe again."""
+        unused = []
         for block in blocks:
             if block.ref_cnt == 0:
-                self.free_queue.remove(block)
+                unused.append(block)
             block.ref_cnt += 1
+        if unused:
+            self.free_queue.remove_n(unused)
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
         """One user less for each block; those without a user go to the free queue. Give the tail of a sequence first.
@@ -92,20 +95,25 @@ class BlockPool:
         front. Raises ValueError, and changes nothing, when a block is not in use (it would be freed twice).
         """
         blocks = list(blocks)
-        unused = []
+        unhashed, hashed = [], []
         for done, block in enumerate(blocks):
-            if block.ref_cnt <= 0:
-                for earlier in blocks[:done]:
-                    earlier.ref_cnt += 1
+            count = block.ref_cnt - 1
+            if count < 0:
+                self._undo_free(blocks[:done])
                 raise ValueError(
                     f"block {block.block_id} is not in use (ref_cnt {block.ref_cnt}), so it cannot be freed; "
                     "was it freed twice? Free each block once per table that points to it"
                 )
-            block.ref_cnt -= 1
-            if block.ref_cnt == 0:
-                unused.append(block)
-        self.free_queue.prepend_n([block for block in unused if block.block_hash is None])
-        self.free_queue.append_n([block for block in unused if block.block_hash is not None])
+            block.ref_cnt = count
+            if count == 0:
+                (unhashed if block.block_hash is None else hashed).append(block)
+        self.free_queue.prepend_n(unhashed)
+        self.free_queue.append_n(hashed)
+
+    @staticmethod
+    def _undo_free(blocks: Iterable[KVCacheBlock]) -> None:
+        for block in blocks:
+            block.ref_cnt += 1
 
     def reset_prefix_cache(self) -> bool:
         """Forget all contents. Refused (False) while any block is in use: its reader would lose its past."""

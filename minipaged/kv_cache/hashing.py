@@ -35,12 +35,12 @@ class BlockHasher:
             raise ValueError(f"hash algorithm {algorithm!r} is unknown; choose one of {', '.join(HASH_ALGORITHMS)}")
         self.algorithm = algorithm
         if algorithm == "xxhash":
-            self._digest = _xxhash_digest()
+            self._hash = _xxh3_128()
             seed = secrets.token_hex(32) if seed is None else seed
         else:
-            self._digest = _sha256_digest
+            self._hash = hashlib.sha256
             seed = SHA256_SEED if seed is None else seed
-        self.root_hash = self._digest(seed.encode())
+        self.root_hash = self._hash(seed.encode()).digest()
 
     def __call__(
         self, parent_hash: bytes | None, token_ids: Sequence[int], extra_keys: ExtraKeys | None = None
@@ -53,21 +53,17 @@ class BlockHasher:
         if extra_keys:
             # repr() of tagged tuples is unambiguous; the separator keeps tokens and keys apart.
             message += b"|extra|" + repr(extra_keys).encode()
-        return self._digest(message)
+        return self._hash(message).digest()
 
 
-def _sha256_digest(message: bytes) -> bytes:
-    return hashlib.sha256(message).digest()
-
-
-def _xxhash_digest():
+def _xxh3_128():
     try:
-        from xxhash import xxh3_128_digest
+        from xxhash import xxh3_128
     except ImportError:
         raise ImportError(
             "hash algorithm 'xxhash' needs the package xxhash; install it (pip install xxhash) or use 'sha256'"
         ) from None
-    return xxh3_128_digest
+    return xxh3_128
 
 
 _default_hasher = BlockHasher()
