@@ -74,7 +74,7 @@ def draw_allocations(
     scale = (WIDTH - left - 0.3) / total
     bottom = top + row * len(steps)
     sketch = Sketch(WIDTH, bottom + 0.75, title)
-    lines = [title] if title else []
+    lines = [title or "Memory over time"] + [f"{total} units, one hole"] * (not shown)
     for i, step in enumerate(shown):
         y = top + row * i
         refused = step.operation == "allocate" and step.address is None

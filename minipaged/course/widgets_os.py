@@ -36,12 +36,12 @@ def address_translator(address_bits: int = 12, missing: Sequence[int] = (2, 5), 
 
 
 def replacement_stepper(trace: Sequence[int], num_frames: int, policy: str = "lru") -> Stepper:
-    """Step through a reference string; every step adds a column to the table."""
+    """Step through a reference string; every step adds a column to the table. The static frame is the last step."""
     run = simulate(trace, num_frames, policy)
     title = f"{policy.upper()}, {num_frames} frames"
     captions = ["memory is empty", *(f"page {step.page}: {step.outcome}" for step in run.steps)]
     figures = [draw_replacement(run, title, upto=count) for count in range(len(run.steps) + 1)]
-    return Stepper(figures, captions=captions, name="reference")
+    return _complete(Stepper(figures, captions=captions, name="reference"))
 
 
 def allocations(fit: str, total: int, operations: Sequence[int | str]) -> list[AllocatorStep]:
@@ -76,4 +76,10 @@ def allocator_stepper(fit: str, total: int, operations: Sequence[int | str]) -> 
         looked = f"free lists of sizes {holes}" if fit == "buddy" else f"holes at {holes}"
         captions.append("neighbouring holes join" if step.operation == "free" else f"looked at {looked}")
     figures = [draw_allocations(steps, total, fit.capitalize(), upto=count) for count in range(len(steps) + 1)]
-    return Stepper(figures, captions=captions, name="operation")
+    return _complete(Stepper(figures, captions=captions, name="operation"))
+
+
+def _complete(stepper: Stepper) -> Stepper:
+    """A page without a kernel shows the last step: it contains all that came before."""
+    stepper.first = stepper.frames[-1]
+    return stepper

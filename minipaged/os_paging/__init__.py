@@ -8,6 +8,7 @@ operating_system (processes, faults, fork, swap); page_cache; contiguous, buddy 
 from minipaged.os_paging.addresses import AddressFormat
 from minipaged.os_paging.allocators import ALLOCATORS, allocator
 from minipaged.os_paging.buddy import Buddy
+from minipaged.os_paging.churn import Churn, churn
 from minipaged.os_paging.contiguous import Allocator, AllocatorStep, BestFit, FirstFit, NextFit
 from minipaged.os_paging.errors import (
     AddressError,
@@ -34,7 +35,7 @@ from minipaged.os_paging.page_table import (
 from minipaged.os_paging.replacement import FIFO, LRU, OPT, POLICIES, Clock, ReplacementPolicy, make_policy
 from minipaged.os_paging.simulate import Pin, Simulation, Step, average_access_ns, count_faults, simulate
 from minipaged.os_paging.tlb import TLB, effective_access_time, tlb_hit_rate
-from minipaged.os_paging.traces import BELADY, TRACES
+from minipaged.os_paging.traces import BELADY, TRACES, take_turns
 
 __all__ = [
     "ALLOCATORS",
@@ -56,6 +57,7 @@ __all__ = [
     "AllocatorStep",
     "BestFit",
     "Buddy",
+    "Churn",
     "Clock",
     "Disk",
     "Event",
@@ -82,9 +84,11 @@ __all__ = [
     "TwoLevelPageTable",
     "allocator",
     "average_access_ns",
+    "churn",
     "count_faults",
     "effective_access_time",
     "make_policy",
     "simulate",
+    "take_turns",
     "tlb_hit_rate",
 ]

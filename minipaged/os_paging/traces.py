@@ -43,4 +43,33 @@ def phases(num_pages: int, length: int, seed: int = 0, working_set: int = 10, ph
     return trace
 
 
-TRACES = {"no locality": no_locality, "80-20": eighty_twenty, "loop": loop, "phases": phases}
+def hot_and_scan(num_pages: int, length: int, seed: int = 0, hot: int = 10) -> list[int]:
+    """Half of the references go to `hot` pages, the other half walk through all the rest, page after page."""
+    _checked(num_pages, length)
+    require_whole("hot", hot, 1, num_pages, "the hot pages are part of the pages")
+    rng, rest, walked, trace = random.Random(seed), max(1, num_pages - hot), 0, []
+    for _ in range(length):
+        if rng.random() < 0.5:
+            trace.append(rng.randrange(hot))
+        else:
+            trace.append(num_pages - rest + walked % rest)
+            walked += 1
+    return trace
+
+
+def take_turns(num_programs: int, length: int, seed: int = 0, working_set: int = 10, turn: int = 50) -> list[int]:
+    """Programs that take turns of `turn` references; each uses `working_set` pages of its own, at random."""
+    require_whole("num_programs", num_programs, 1, None, "at least one program runs")
+    _checked(working_set, length)
+    require_whole("turn", turn, 1, None, "a turn has at least one reference")
+    rng = random.Random(seed)
+    return [i // turn % num_programs * working_set + rng.randrange(working_set) for i in range(length)]
+
+
+TRACES = {
+    "no locality": no_locality,
+    "80-20": eighty_twenty,
+    "loop": loop,
+    "phases": phases,
+    "hot and scan": hot_and_scan,
+}

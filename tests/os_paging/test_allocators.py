@@ -12,6 +12,7 @@ from minipaged.os_paging import (
     FirstFit,
     NextFit,
     allocator,
+    churn,
 )
 
 every_kind = pytest.mark.parametrize("name", list(ALLOCATORS))
@@ -200,3 +201,15 @@ def test_check_integrity_finds_a_lost_unit():
     memory._sizes[0] -= 1
     with pytest.raises(AssertionError, match="end at 63, memory at 64"):
         memory.check_integrity()
+
+
+@every_kind
+def test_churn_counts_what_happens(name):
+    run = churn(name, total=256, requests=200, seed=1)
+    assert len(run.free) == len(run.largest_hole) == 200
+    assert all(largest <= free <= 256 for free, largest in zip(run.free, run.largest_hole, strict=True))
+    assert 0 < run.refused_with_room <= run.refused
+    assert (run.internal_waste > 0) == (name == "buddy")
+    assert run == churn(name, total=256, requests=200, seed=1)
+    with pytest.raises(ValueError, match="largest is 300, but must be from 1 to 256"):
+        churn(name, total=256, largest=300)

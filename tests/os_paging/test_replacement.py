@@ -18,6 +18,7 @@ from minipaged.os_paging import (
     count_faults,
     make_policy,
     simulate,
+    take_turns,
 )
 from minipaged.os_paging.benchmark import benchmark, straightforward_lru
 from minipaged.os_paging.traces import phases
@@ -237,3 +238,13 @@ def test_opt_cleans_its_heap():
     policy = OPT(trace)
     assert count_faults(trace, 20, policy) == 20
     assert len(policy._heap) < 2_000
+
+
+def test_programs_that_take_turns_thrash_when_their_working_sets_do_not_fit():
+    rates = [count_faults(take_turns(n, 3_000), 32, "lru") / 3_000 for n in (1, 3, 5)]
+    assert rates[0] < 0.01
+    assert rates[1] < 0.02
+    assert rates[2] > 0.1
+    assert set(take_turns(3, 3_000)) == set(range(30))
+    with pytest.raises(ValueError, match="num_programs is 0"):
+        take_turns(0, 10)
