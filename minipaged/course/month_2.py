@@ -1,0 +1,139 @@
+"""What the second lesson of Month 2 computes: the paper's Figure 9, swap by hand, and the price of a block size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from minipaged.attention import AttentionMetadata, get_backend
+from minipaged.course.driver import Driver
+from minipaged.kv_cache import CacheRequest, KVCacheManager
+from minipaged.kv_cache.swap import SwapSpace
+
+
+class Figure9:
+    """Four beams of the paper's Figure 9, grown by the manager itself: allocate, fork, allocate.
+
+    Blocks hold 4 made-up tokens. The beams end up with the blocks [0, 1, 3, 5], [0, 1, 3, 6], [0, 1, 3, 7] and
+    [0, 2, 4, 8].
+    """
+
+    def __init__(self) -> None:
+        # Without prefix caching, as in the paper: blocks are shared by forks only.
+        self.manager = KVCacheManager(num_blocks=13, block_size=4, enable_caching=False)
+        self._children = 0
+        trunk = CacheRequest("candidate 0", [1] * 4)
+        self._fill(trunk, 4)
+        last = self._fork(trunk, "candidate 3")
+        for request in (trunk, last, trunk, last):
+            self._grow(request)
+        self.candidates = [trunk, *(self._fork(trunk, f"candidate {i}") for i in (1, 2)), last]
+        for request in self.candidates:
+            self._grow(request)
+
+    @property
+    def tables(self) -> list[list[int]]:
+        return [self.manager.block_ids(request.request_id) for request in self.candidates]
+
+    def step(self, parents: Sequence[int]) -> set[int]:
+        """Replace the beams by children of `parents` (indices). Returns the blocks that became free."""
+        before = {block for table in self.tables for block in table}
+        self._children += len(parents)
+        number = self._children
+        children = [self._fork(self.candidates[p], f"child {number + i}") for i, p in enumerate(parents)]
+        for request in self.candidates:
+            self.manager.free(request)
+        self.candidates = children
+        return before - {block for table in self.tables for block in table}
+
+    def grow(self) -> None:
+        """Every beam writes the 4 tokens of one more block."""
+        for request in self.candidates:
+            self._grow(request)
+
+    def _fork(self, parent: CacheRequest, name: str) -> CacheRequest:
+        child = CacheRequest(name, parent.token_ids)
+        self.manager.fork(parent, child)
+        return child
+
+    def _grow(self, request: CacheRequest) -> None:
+        request.token_ids += [1] * 4
+        self._fill(request, 4)
+
+    def _fill(self, request: CacheRequest, num_tokens: int) -> None:
+        if self.manager.allocate_slots(request, num_tokens) is None:
+            raise RuntimeError(
+                f"{request.request_id} needs a block, and the pool of {self.manager.num_usable_blocks} is full"
+            )
+        request.num_computed_tokens += num_tokens
+
+
+def swap_out_and_in(
+    driver: Driver, request: CacheRequest, swap_space: SwapSpace, meanwhile: CacheRequest
+) -> tuple[list[int], list[int]]:
+    """Save all blocks of a request and give them back; let another request run; take new blocks and restore.
+
+    Returns the (old, new) block ids. The blocks that were given up are filled with NaN in between.
+    """
+    manager, num_tokens = driver.manager, request.num_computed_tokens
+    old = manager.block_ids(request.request_id)
+    slots = swap_space.reserve(request.request_id, len(old))
+    if slots is None:
+        raise RuntimeError(f"the swap space has room for {swap_space.num_free_blocks} blocks, not for {len(old)}")
+    swap_space.write_out(list(zip(old, slots, strict=True)))
+    manager.free(request)
+    _poison(driver, old)
+    driver.step(meanwhile)
+    request.num_computed_tokens = 0
+    manager.allocate_slots(request, num_tokens)
+    request.num_computed_tokens = num_tokens
+    new = manager.block_ids(request.request_id)
+    swap_space.read_in(list(zip(slots, new, strict=True)))
+    swap_space.release(request.request_id)
+    return old, new
+
+
+def _poison(driver: Driver, block_ids: Sequence[int]) -> None:
+    """Fill given-up blocks with NaN: whoever still read them would notice."""
+    for cache in (*driver.storage.k_cache, *driver.storage.v_cache):
+        cache[list(block_ids)] = float("nan")
+
+
+@dataclass(frozen=True)
+class BlockSizePrice:
+    """What one block size costs: table entries of a sequence (mean), and the share of held slots that stay empty."""
+
+    block_size: int
+    entries: float
+    waste: float
+
+
+def block_size_price(lengths: Sequence[int], block_size: int) -> BlockSizePrice:
+    """Counted with a real manager that holds one sequence of each length at the same time."""
+    manager = KVCacheManager(sum(-(-n // block_size) for n in lengths), block_size, enable_caching=False)
+    for number, length in enumerate(lengths):
+        manager.allocate_slots(CacheRequest(str(number), [0] * length), length)
+    blocks = manager.num_usable_blocks - manager.num_free_blocks
+    return BlockSizePrice(block_size, blocks / len(lengths), 1 - sum(lengths) / (blocks * block_size))
+
+
+def decode_milliseconds(block_size: int, num_seqs: int = 8, context: int = 1024, repeats: int = 9) -> float:
+    """Time of one layer's decode attention on this machine: 8 query heads, 2 KV heads, 64 numbers; best of repeats.
+
+    Physical blocks are shuffled. The backend is the engine's own choice for the CPU.
+    """
+    backend = get_backend("auto", validate=False)
+    blocks = context // block_size
+    order = torch.randperm(num_seqs * blocks, generator=torch.Generator().manual_seed(0)).reshape(num_seqs, blocks)
+    k_cache, v_cache = torch.randn(2, num_seqs * blocks, block_size, 2, 64)
+    query = torch.randn(num_seqs, 8, 64)
+    metadata = AttentionMetadata.build(order.tolist(), [context] * num_seqs, [1] * num_seqs, [-1] * num_seqs)
+    times = []
+    for _ in range(repeats + 1):  # the first one compiles
+        start = perf_counter()
+        backend.attend(query, k_cache, v_cache, metadata, 64**-0.5)
+        times.append(perf_counter() - start)
+    return 1000 * min(times[1:])
