@@ -82,30 +82,26 @@ class DrivingQuestion(ipywidgets.VBox):
             ipywidgets.HBox([self.save, self.skip]), self.message, self.shown,
         ])  # fmt: skip
         self.save.on_click(lambda _: self._save())
-        self.skip.on_click(lambda _: self._open())
+        self.skip.on_click(lambda _: self.open_answers())
 
     def write(self, text: str) -> None:
         """Keep `text` and open the answers. Raises ValueError for an empty text."""
         if not text.strip():
-            raise ValueError("nothing is written yet: give at least one line, or call open() to see the answers")
+            raise ValueError("nothing is written yet: give at least one line, or open the answers without writing")
         write_notes(self.key, text)
         self.box.value = text
         lines = sum(bool(line.strip()) for line in text.splitlines())
         more = f" The question asks for {self.at_least}: is there another?" if lines < self.at_least else ""
         self._say(f"Saved: {lines} {'line' if lines == 1 else 'lines'}.{more}")
-        self._open()
-
-    def open(self) -> None:
-        """Open the answers without writing."""
-        self._open()
+        self.open_answers()
 
     def answers(self) -> str:
-        """The answers as text, once something was written or `open()` was called.
+        """The answers as text, once something was written or `open_answers()` was called.
 
         Raises ValueError before that.
         """
         if not (self.opened or read_notes(self.key).strip()):
-            raise ValueError('write your own first: write("…"), or call open() to see the answers without writing')
+            raise ValueError('write your own first, write("…"), or call open_answers() to see them without')
         return "\n".join(f"{i}. {answer}" for i, answer in enumerate(self._answers, 1))
 
     def _save(self) -> None:
@@ -114,7 +110,8 @@ class DrivingQuestion(ipywidgets.VBox):
         except (ValueError, OSError) as error:
             self._say(f"Not saved: {error}")
 
-    def _open(self) -> None:
+    def open_answers(self) -> None:
+        """Open the answers, also without having written."""
         self.opened = True
         items = "".join(f"<li>{escape(answer)}</li>" for answer in self._answers)
         self.shown.value = f"<p>Compare, and mark what you missed:</p><ol>{items}</ol>"

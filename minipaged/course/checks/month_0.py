@@ -331,7 +331,7 @@ def check_labels(answer: Sequence[str], expect: Expect) -> None:
     expect.equal(len(answer), 20, rule="One label for each slot.", case="number of labels", hint="Slots 0 to 19.")
     for i, (mine, true) in enumerate(zip(answer, MEMORY, strict=True)):
         expect.that(
-            mine == true, rule="A label says what the slot is for: for now, for later, for nothing, or for a second copy.",
+            mine == true, rule="A label says what the slot is for: now, later, nothing, or a second copy.",
             case=f"slot {i}: {FACTS[i]}", got=mine, hint=label_hint(mine, true), picture=memory_text(answer, i),
         )  # fmt: skip
 
