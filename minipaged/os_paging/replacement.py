@@ -31,6 +31,8 @@ class ReplacementPolicy(Protocol):
 
 
 def _first_unpinned(pages: Collection[int], pinned: Collection[int]) -> int:
+    if not pinned:
+        return next(iter(pages))
     return next(page for page in pages if page not in pinned)
 
 

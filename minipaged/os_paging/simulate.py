@@ -1,6 +1,6 @@
 """Run a reference string through a replacement policy: every step for the eye, or only the count for long traces."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from minipaged.os_paging.errors import PolicyError, require_whole
@@ -85,15 +85,15 @@ def _resolve(policy: str | ReplacementPolicy, trace: Sequence[int]) -> Replaceme
     return make_policy(policy, trace) if isinstance(policy, str) else policy
 
 
-def choose_victim(policy: ReplacementPolicy, resident: Sequence[int], pinned: frozenset[int]) -> int:
+def choose_victim(policy: ReplacementPolicy, resident: Collection[int], pinned: frozenset[int]) -> int:
     """Ask the policy and check its answer. Raises PolicyError when the victim is absent or pinned."""
     victim = policy.victim(pinned)
+    if victim in resident and victim not in pinned:
+        return victim
     name = getattr(policy, "name", type(policy).__name__)
     if victim in pinned:
         raise PolicyError(f"policy {name} chose page {victim}, which is pinned: somebody still relies on its frame")
-    if victim not in resident:
-        raise PolicyError(f"policy {name} chose {victim!r}, which is not in memory: choose among the pages loaded")
-    return victim
+    raise PolicyError(f"policy {name} chose {victim!r}, which is not in memory: choose among the pages loaded")
 
 
 def simulate(
