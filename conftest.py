@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks first, the longest files, so that two workers end together; measured outputs are not compared."""
-    items.sort(key=lambda item: item.path.suffix != ".ipynb")
+    """The longest files first, so that two workers end together; measured outputs are not compared."""
+    items.sort(key=lambda item: (item.get_closest_marker("browser") is None, item.path.suffix != ".ipynb"))
     for item in items:
         cell = getattr(item, "cell", None)
         if cell is not None and MEASURED in tags_of(cell):
