@@ -42,8 +42,8 @@ class CPUBackend(ReferenceBackend):
         if self.validate:
             validate_write(key, value, k_cache, v_cache, slot_mapping)
         kernel, slots = _write_kernel(k_cache.shape[3]), slot_mapping.numpy()
-        for new, cache in ((key, k_cache), (value, v_cache)):
-            kernel(new.detach().numpy(), _flat(cache), *cache.stride()[:3], cache.shape[1], slots)
+        for new, target in ((key, k_cache), (value, v_cache)):
+            kernel(new.detach().numpy(), _flat(target), *target.stride()[:3], target.shape[1], slots)
 
     def attend(
         self,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.options import PLAIN, AttentionOptions
-from minipaged.attention.triton.launch_kernels import copy_blocks, decode, prefill, write
+from minipaged.attention.triton import launch_kernels
 from minipaged.attention.validate import validate_attend, validate_pairs, validate_write
 
 
@@ -24,7 +24,7 @@ class TritonBackend:
     def write(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         if self.validate:
             validate_write(key, value, k_cache, v_cache, slot_mapping)
-        write(key, value, k_cache, v_cache, slot_mapping, self.options)
+        launch_kernels.write(key, value, k_cache, v_cache, slot_mapping, self.options)
 
     def attend(
         self,
@@ -37,7 +37,7 @@ class TritonBackend:
     ) -> Tensor | tuple[Tensor, Tensor]:
         if self.validate:
             validate_attend(query, k_cache, v_cache, metadata, self.options)
-        kernel = decode if metadata.is_decode else prefill
+        kernel = launch_kernels.decode if metadata.is_decode else launch_kernels.prefill
         out, lse = kernel(query, k_cache, v_cache, metadata, scale, self.options)
         return (out, lse) if return_lse else out
 
@@ -45,7 +45,7 @@ class TritonBackend:
         if self.validate:
             validate_pairs(k_cache, v_cache, pairs)
         if pairs:
-            copy_blocks(k_cache, v_cache, torch.tensor(pairs, dtype=torch.int64, device=k_cache.device))
+            launch_kernels.copy_blocks(k_cache, v_cache, torch.tensor(pairs, dtype=torch.int64, device=k_cache.device))
 
 
-__all__ = ["TritonBackend", "copy_blocks", "decode", "prefill", "write"]
+__all__ = ["TritonBackend"]

@@ -95,8 +95,9 @@ def prefill_kernel(
         BLOCK_SIZE, TILE, D, D_PAD, True, WINDOW, SOFT_CAP, ALIBI, DOT_TYPE, PRECISION,
     )  # fmt: skip
 
-    # Padding rows of a sliding window may have seen no key: l_i = 0. They are not stored.
-    out = acc * (v_scale / tl.where(l_i == 0, 1.0, l_i))[:, None]
+    # Padding rows of a sliding window may have seen no key: l = 0. They are not stored, but 0 / 0 would warn.
+    l_i = tl.where(l_i == 0, 1.0, l_i)
+    out = acc * (v_scale / l_i)[:, None]
     out_offset = q_row[:, None] * out_stride_token + head[:, None] * out_stride_head + d[None, :]
     tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=mask)
     tl.store(lse_ptr + q_row * lse_stride_token + head, m_i + tl.log(l_i), mask=row_ok)
