@@ -13,7 +13,7 @@ from pathlib import Path
 # Benchmarks that bring their own command line: main(argv) of these modules.
 OWN_COMMANDS = {
     "attention": "minipaged.attention.bench",
-    "fragmentation": "minipaged.fragmentation.bench",
+    "fragmentation": "minipaged.bench.fragmentation",
     "serve": "minipaged.serving.bench",
     "generate": "minipaged.serving.bench_generate",
 }

@@ -1,0 +1,67 @@
+"""The paper's Fig. 2 on a laptop: four systems, one trace, the same bytes; and sweeps over many settings."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from minipaged.fragmentation.simulation import Result, simulate
+from minipaged.fragmentation.systems import make_system
+from minipaged.workloads import Workload
+
+# OPT-13B needs 800 KiB of KV for a token (2 · 40 layers · 5120 · 2 bytes); the paper's GPU has 12 GiB left for it.
+POOL_SLOTS = 12 * 2**30 // (2 * 40 * 5120 * 2)
+
+SYSTEMS = ("max", "pow2", "oracle", "paged")
+
+# Kwon et al., SOSP 2023, Fig. 2: percent of KV memory. The last one is vLLM, for which only token states are given.
+PAPER: dict[str, dict[str, float]] = {
+    "max": {"tokens": 20.4, "reservation": 13.3, "internal": 57.3, "external": 8.9},
+    "pow2": {"tokens": 26.8, "reservation": 17.9, "internal": 13.6, "external": 41.6},
+    "oracle": {"tokens": 38.2, "reservation": 25.2, "internal": 0.0, "external": 36.6},
+    "paged": {"tokens": 96.3},
+}
+
+
+def compare(
+    requests: Sequence[Workload],
+    systems: Iterable[str] = SYSTEMS,
+    pool_slots: int = POOL_SLOTS,
+    allocator: str = "buddy",
+    block_size: int = 16,
+) -> dict[str, Result]:
+    """Every system on the same requests and the same bytes."""
+    return {name: simulate(requests, make_system(name, pool_slots, allocator, block_size)) for name in systems}
+
+
+Setting = TypeVar("Setting")
+Outcome = TypeVar("Outcome")
+
+
+def sweep(
+    function: Callable[[Setting], Outcome],
+    settings: Sequence[Setting],
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> list[Outcome]:
+    """`function` of every setting, in order, on all cores.
+
+    `executor` may be any `concurrent.futures` executor: Dask's `Client.get_executor()` or Ray's pool send the work to
+    a cluster. By default a process pool of the standard library is made and closed. `function` must be importable.
+    """
+    if executor is None:
+        with ProcessPoolExecutor() as own:
+            return sweep(function, settings, own, progress)
+    futures = [executor.submit(function, setting) for setting in settings]
+    try:
+        with tqdm(total=len(futures), disable=not progress) as bar:
+            if all(hasattr(future, "_condition") for future in futures):
+                for _ in as_completed(futures):
+                    bar.update()
+            results = [future.result() for future in futures]
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    return results
