@@ -25,7 +25,7 @@ class _KeepsStaleNames(PrefixCache):
         return super().lookup(block_hash) or self._seen.get(block_hash)
 
 
-class _ForgetsTheParent(PrefixCache):
+class UnchainedPrefixCache(PrefixCache):
     """Names a block by its own tokens only."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ RULES = ("stale hash", "unchained hash", "hit beyond n - 1", "count not restored
 
 FAULTY: dict[str, MakeManager] = {
     "stale hash": lambda blocks, size: KVCacheManager(blocks, size, prefix_cache=_KeepsStaleNames()),
-    "unchained hash": lambda blocks, size: KVCacheManager(blocks, size, prefix_cache=_ForgetsTheParent()),
+    "unchained hash": lambda blocks, size: KVCacheManager(blocks, size, prefix_cache=UnchainedPrefixCache()),
     "hit beyond n - 1": _HitsTheLastToken,
     "count not restored": _KeepsTheCount,
 }
