@@ -9,8 +9,11 @@ from minipaged.course.notebook_tools.normal_form import normal_form
 from minipaged.course.notebook_tools.notebook import Notebook, code_cells, read_notebook, source_of, tags_of
 
 MEASURED = "measured"
-SURROUNDINGS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2", "COLUMNS": "100", "MPLBACKEND": "agg"}
-"""Set for every kernel that `make notebooks` and the tests start, so that both print the same."""
+SURROUNDINGS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "COLUMNS": "100", "MPLBACKEND": "agg"}
+"""Set for every kernel that `make notebooks` and the tests start, so that both print the same.
+
+One thread each: two pytest workers with two threads each on two cores wait for each other, up to twenty times as long.
+"""
 CELL_TIMEOUT = 120
 
 
