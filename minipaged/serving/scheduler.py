@@ -143,13 +143,15 @@ class Scheduler:
         if wanted > budget and not self.config.enable_chunked_prefill:
             return 0, f"its {wanted} tokens exceed the budget's rest of {budget}, and chunked prefill is off"
         num_tokens = min(wanted, budget)
-        if output.scheduled and self._free_after(hit_blocks, hit + restored + num_tokens) < self.watermark_blocks:
-            return 0, f"it would leave fewer than {self.watermark_blocks} blocks free (watermark)"
+        free = self._free_after(hit_blocks, hit + restored + num_tokens)
+        if output.scheduled and 0 <= free < self.watermark_blocks:
+            return 0, f"it would leave {free} blocks free, fewer than the watermark of {self.watermark_blocks}"
         request.num_computed_tokens = 0
         got = self.manager.allocate_slots(request, restored + num_tokens, hit, hit_blocks)
         request.num_computed_tokens = hit + restored
         if got is None:
-            return 0, f"{self.manager.num_free_blocks} free blocks are too few for it"
+            needed = self.manager.num_free_blocks - free
+            return 0, f"it needs {needed} blocks, and {self.manager.num_free_blocks} are free"
         if swapped:
             self._swap_in(request, output)
         self.waiting.pop(0)
