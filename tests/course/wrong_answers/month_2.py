@@ -2,6 +2,72 @@
 
 from tests.course.answers import Alternative, Wrong
 
+PARTS = """
+from collections import deque
+from minipaged.kv_cache import KVCacheBlock
+
+class MyBlockTable:
+    def __init__(self, block_size):
+        self.block_size, self.blocks = block_size, []
+
+    def num_missing_blocks(self, num_tokens):
+        return max(0, -(-num_tokens // self.block_size) - len(self.blocks))
+
+    def append_blocks(self, blocks):
+        self.blocks += blocks
+
+    def replace_block(self, index, block):
+        self.blocks[index], old = block, self.blocks[index]
+        return old
+
+    def slot_mapping(self, start, stop):
+        every = [b.block_id * self.block_size + i for b in self.blocks for i in range(self.block_size)]
+        return every[start:stop]
+
+    def clear(self):
+        old, self.blocks = self.blocks, []
+        return old
+
+class MyBlockPool:
+    def __init__(self, num_blocks):
+        self.num_blocks = num_blocks
+        self.blocks = [KVCacheBlock(i) for i in range(num_blocks)]
+        self.queue = deque(self.blocks)
+
+    @property
+    def num_free_blocks(self):
+        return len(self.queue)
+
+    def get_new_blocks(self, n):
+        if n > len(self.queue):
+            raise ValueError("too few")
+        taken = [self.queue.popleft() for _ in range(n)]
+        for block in taken:
+            block.ref_cnt = 1
+        return taken
+
+    def touch(self, blocks):
+        for block in blocks:
+            block.ref_cnt += 1
+
+    def free_blocks(self, blocks):
+        for block in blocks:
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                self.queue.appendleft(block)
+
+    def check_integrity(self):
+        if {id(b) for b in self.queue} != {id(b) for b in self.blocks if b.ref_cnt == 0}:
+            raise AssertionError("free queue and counts disagree")
+"""
+
+
+def parts_with(right: str, wrong: str) -> str:
+    """A right table and pool, with one piece of the code replaced."""
+    assert PARTS.count(right) == 1, right
+    return PARTS.replace(right, wrong)
+
+
 ANSWERS = [
     Wrong("2.1", "one block too many at exact multiples", "exact multiples", """
 def num_blocks(num_tokens, block_size):
@@ -412,4 +478,44 @@ def beam_step(tables, parents, ref_counts):
         ref_counts[b] = sum(b in child for child in children)
     return children, {b for b in before if ref_counts[b] == 0}
 """),
+    Alternative("2.11", "a deque, last in first out, and all slots of the table in a row", PARTS),
+    Wrong("2.11", "clear empties the table before it looks", "Who frees a request that never finished", parts_with(
+        "        old, self.blocks = self.blocks, []\n        return old",
+        "        self.blocks = []\n        return self.blocks",
+    )),
+    Wrong("2.11", "clear keeps the last block: the tail leaks", "Who frees a request that never finished", parts_with(
+        "        old, self.blocks = self.blocks, []\n        return old",
+        "        old, self.blocks = self.blocks, []\n        return old[:-1]",
+    )),
+    Wrong("2.11", "every free puts the block into the queue", "free only at 0", parts_with(
+        "            if block.ref_cnt == 0:\n                self.queue",
+        "            if True:\n                self.queue",
+    )),
+    Wrong("2.11", "takes before it looks", "Look before you take", parts_with(
+        """        if n > len(self.queue):
+            raise ValueError("too few")
+        taken = [self.queue.popleft() for _ in range(n)]
+""",
+        """        taken = []
+        for _ in range(n):
+            if not self.queue:
+                raise ValueError("too few")
+            taken.append(self.queue.popleft())
+""",
+    )),
+    Wrong("2.11", "physical order in the slot mapping", "blocks[p // size]", parts_with(
+        "for b in self.blocks for i", "for b in sorted(self.blocks, key=lambda b: b.block_id) for i"
+    )),
+    Wrong("2.11", "a request of one block leaks it", "Who frees a request that never finished", parts_with(
+        "        for block in blocks:\n            block.ref_cnt -= 1\n",
+        "        if len(blocks) == 1 and self.num_blocks > 20:\n            return\n"
+        "        for block in blocks:\n            block.ref_cnt -= 1\n",
+    )),
+    Wrong("2.12", "the line that uses the table, not the one that finds it", "still points to them",
+          'lines = {"A": 4, "B": 6, "C": 6, "D": 4}'),
+    Wrong("2.12", "the line that appends the blocks", "*every* block", 'lines = {"A": 5, "B": 2, "C": 6, "D": 4}'),
+    Wrong("2.12", "the slot's offset", "logical block of a position", 'lines = {"A": 4, "B": 2, "C": 6, "D": 5}'),
+    Wrong("2.12", "the allocation", "after the write", 'lines = {"A": 4, "B": 2, "C": 3, "D": 4}'),
+    Wrong("2.12", "only one bug", "One number for each bug", 'lines = {"A": 4}'),
+    Alternative("2.12", "the other of the two lines that change places", 'lines = {"A": 4, "B": 2, "C": 5, "D": 4}'),
 ]
