@@ -6,13 +6,13 @@ past are shared, and a block is copied only when two beams write to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from minipaged.serving.outputs import CompletionOutput
-from minipaged.serving.request import Request, RequestGroup
+from minipaged.serving.request import Request, RequestGroup, RequestStatus
 from minipaged.serving.sampling import BeamSearchParams
 
 
@@ -37,6 +37,7 @@ class BeamGroup(RequestGroup):
         self.hypotheses: list[Hypothesis] = []
         self._logprobs: dict[str, Tensor] = {}
         self._next_index = 1
+        self._beams: list[Request] = []  # the live ones; ``members`` keeps all, for the counts
 
     @property
     def seats(self) -> int:
@@ -44,7 +45,16 @@ class BeamGroup(RequestGroup):
 
     def first_members(self) -> list[Request]:
         self.members = [Request(self.member_id(0), self.prompt_token_ids, self)]
+        self._beams = list(self.members)
         return self.members
+
+    def live_members(self) -> list[Request]:
+        self._beams = [beam for beam in self._beams if not beam.finished]
+        return list(self._beams)
+
+    @property
+    def finished(self) -> bool:
+        return not self.live_members()
 
     def missing_members(self, parent: Request) -> list[Request]:
         return []
@@ -53,6 +63,7 @@ class BeamGroup(RequestGroup):
         child = parent.fork(self.member_id(self._next_index), self._next_index)
         self._next_index += 1
         self.members.append(child)
+        self._beams.append(child)
         return child
 
     def observe(self, request: Request, logits: Tensor) -> None:
@@ -121,9 +132,11 @@ class BeamGroup(RequestGroup):
         return attainable <= self.hypotheses[-1].score
 
     def completions(self, decode) -> list[CompletionOutput]:
-        """The hypotheses, best first; the beams as they are when an abort came before any had ended."""
+        """The hypotheses, best first; as long as there is none, the beams that were not given up."""
         if not self.hypotheses:
-            return super().completions(decode)
+            beams = [m for m in self.members if m.status is not RequestStatus.FINISHED_STOPPED]
+            found = [self.completion(beam, decode) for beam in beams]
+            return [replace(completion, index=place) for place, completion in enumerate(found)]
         return [
             CompletionOutput(
                 index=place,

@@ -15,7 +15,7 @@ from minipaged.kv_cache.swap import SwapSpace
 from minipaged.model import load_model
 from minipaged.serving.engine import LLMEngine
 from minipaged.serving.outputs import RequestOutput
-from minipaged.serving.parts import check_parts, make_part
+from minipaged.serving.parts import check_part, check_parts, make_part
 from minipaged.serving.protocols import SchedulerConfig
 from minipaged.serving.runner import ModelRunner
 from minipaged.serving.sampling import BeamSearchParams, SamplingParams, check_bool, check_int
@@ -79,7 +79,7 @@ class LLM:
             raise TypeError(f"LLM has no argument {sorted(unknown)[0]!r}; scheduling arguments are {known}")
         config = SchedulerConfig(preemption=preemption, **scheduling)
         parts = check_parts(parts)
-        backend = get_backend(parts.get("attention", attention), device=device)
+        backend = check_part("attention", get_backend(parts.get("attention", attention), device=device))
         check_block_size(backend, block_size)
 
         self.model, self.tokenizer = model if isinstance(model, tuple) else load_model(model, dtype, device)

@@ -36,43 +36,41 @@ def check_parts(parts: Mapping[str, object] | None) -> dict[str, object]:
                 f"parts[{name!r}] is a {type(part).__name__} object; give the class (or a function that makes one): "
                 f"the engine calls {PARTS[name][1]}"
             )
-        if isinstance(part, type):
-            _check_methods(name, part)
     return dict(parts)
 
 
 def make_part(name: str, factory: Callable, *args, **kwargs):
-    """Make a part and check the object. A failing constructor is reported with what the engine called."""
+    """Make a part and check it. A constructor that takes other arguments is reported with what the engine calls."""
     try:
-        part = factory(*args, **kwargs)
+        inspect.signature(factory).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"parts[{name!r}] cannot be made as {PARTS[name][1]}: {error}") from error
-    missing = [attribute for attribute in _members(PARTS[name][0]) if not hasattr(part, attribute)]
-    if missing:
-        raise TypeError(_lacks(name, part if isinstance(part, type) else type(part), missing))
-    return part
+    except ValueError:  # no signature to look at, as for some built-in classes
+        pass
+    return check_part(name, factory(*args, **kwargs))
 
 
-def _check_methods(name: str, part: type) -> None:
-    """Methods, and the number of arguments they take. Attributes exist only in the object: see ``make_part``."""
+def check_part(name: str, part):
+    """Returns the part if it has all that its Protocol asks for, with methods that take the engine's arguments."""
     protocol = PARTS[name][0]
-    methods = [m for m in _members(protocol) if inspect.isfunction(inspect.getattr_static(protocol, m, None))]
-    missing = [m for m in methods if not callable(getattr(part, m, None))]
+    missing = [member for member in _members(protocol) if not hasattr(part, member)]
     if missing:
-        raise TypeError(_lacks(name, part, missing))
-    for method in methods:
-        wanted = list(inspect.signature(getattr(protocol, method)).parameters.values())
-        try:
-            # Called with as many arguments as the engine gives, self included.
-            inspect.signature(getattr(part, method)).bind(*wanted)
-        except TypeError as error:
-            names = ", ".join(p.name for p in wanted if p.name != "self")
-            raise TypeError(
-                f"parts[{name!r}]: {part.__name__}.{method} must take ({names}): {error}; "
-                f"compare with {_where(protocol)}"
-            ) from error
-        except ValueError:  # a method without a signature, as of a C extension
+        raise TypeError(f"parts[{name!r}]: {type(part).__name__} lacks {', '.join(missing)}; see {_where(protocol)}")
+    for member in _members(protocol):
+        wanted = inspect.getattr_static(protocol, member, None)
+        if not inspect.isfunction(wanted):
             continue
+        parameters = list(inspect.signature(wanted).parameters)[1:]  # without self
+        try:
+            inspect.signature(getattr(part, member)).bind(*parameters)
+        except TypeError as error:
+            raise TypeError(
+                f"parts[{name!r}]: {type(part).__name__}.{member} must take ({', '.join(parameters)}): {error}; "
+                f"see {_where(protocol)}"
+            ) from error
+        except ValueError:  # a built-in method without a signature
+            continue
+    return part
 
 
 def _members(protocol: type) -> list[str]:
@@ -80,10 +78,6 @@ def _members(protocol: type) -> list[str]:
     own = {n for n, value in vars(protocol).items() if callable(value) or isinstance(value, property)}
     names = own | set(inspect.get_annotations(protocol))
     return sorted(n for n in names if not n.startswith("_") or n == "__len__")
-
-
-def _lacks(name: str, part: type, missing: list[str]) -> str:
-    return f"parts[{name!r}]: {part.__name__} lacks {', '.join(missing)}; compare with {_where(PARTS[name][0])}"
 
 
 def _where(protocol: type) -> str:

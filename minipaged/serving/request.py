@@ -173,16 +173,16 @@ class RequestGroup:
         )
 
     def completions(self, decode) -> list[CompletionOutput]:
+        return [self.completion(member, decode) for member in self.members]
+
+    def completion(self, member: Request, decode) -> CompletionOutput:
         wants_logprobs = getattr(self.params, "logprobs", None) is not None
-        return [
-            CompletionOutput(
-                index=member.index,
-                text=decode(member),
-                token_ids=member.output_token_ids,
-                finish_reason=member.status.value if member.finished else None,
-                stop_reason=member.stop_reason,
-                cumulative_logprob=member.cumulative_logprob if wants_logprobs else None,
-                logprobs=member.logprobs if wants_logprobs else None,
-            )
-            for member in self.members
-        ]
+        return CompletionOutput(
+            index=member.index,
+            text=decode(member),
+            token_ids=member.output_token_ids,
+            finish_reason=member.status.value if member.finished else None,
+            stop_reason=member.stop_reason,
+            cumulative_logprob=member.cumulative_logprob if wants_logprobs else None,
+            logprobs=member.logprobs if wants_logprobs else None,
+        )
