@@ -622,15 +622,15 @@ def broken_rules(make_manager):
     manager = make_manager(2, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
     manager.free(run(manager, "second", [6, 7, 8, 9, 10, 11, 12, 13]))
-    if hit(manager, [1, 2, 3, 4, 5]):
+    if look_up(manager, [1, 2, 3, 4, 5]):
         broken.append("stale hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [1, 2, 3, 5, 5, 6, 7, 8, 9]):
+    if look_up(manager, [1, 2, 3, 5, 5, 6, 7, 8, 9]):
         broken.append("unchained hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8:
+    if look_up(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8:
         broken.append("hit beyond n - 1")
     manager = make_manager(3, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
@@ -645,15 +645,15 @@ def broken_rules(make_manager):
     manager = make_manager(2, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
     manager.free(run(manager, "second", [6, 7, 8, 9, 10, 11, 12, 13]))
-    if hit(manager, [1, 2, 3, 4, 5]):
+    if look_up(manager, [1, 2, 3, 4, 5]):
         broken.append("stale hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [5, 6, 7, 8, 9]):
+    if look_up(manager, [5, 6, 7, 8, 9]):
         broken.append("unchained hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7])
-    if hit(manager, [1, 2, 3, 4, 5, 6, 7]) == 8:
+    if look_up(manager, [1, 2, 3, 4, 5, 6, 7]) == 8:
         broken.append("hit beyond n - 1")
     manager = make_manager(3, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
@@ -668,15 +668,15 @@ def broken_rules(make_manager):
     manager = make_manager(2, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
     manager.free(run(manager, "second", [6, 7, 8, 9, 10, 11, 12, 13]))
-    if hit(manager, [1, 2, 3, 4, 5]):
+    if look_up(manager, [1, 2, 3, 4, 5]):
         broken.append("stale hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [5, 6, 7, 8, 9]):
+    if look_up(manager, [5, 6, 7, 8, 9]):
         broken.append("unchained hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8:
+    if look_up(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8:
         broken.append("hit beyond n - 1")
     manager = make_manager(3, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
@@ -691,15 +691,15 @@ def broken_rules(make_manager):
     manager = make_manager(2, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
     manager.free(run(manager, "second", [6, 7, 8, 9, 10, 11, 12, 13]))
-    if hit(manager, [1, 2, 3, 4, 5]):
+    if look_up(manager, [1, 2, 3, 4, 5]):
         broken.append("stale hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8 or hit(manager, [5, 6, 7, 8, 1, 2, 3, 4]):
+    if look_up(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8 or look_up(manager, [5, 6, 7, 8, 1, 2, 3, 4]):
         broken.append("unchained hash")
     manager = make_manager(8, 4)
     run(manager, "first", [1, 2, 3, 4, 5, 6, 7, 8])
-    if hit(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8:
+    if look_up(manager, [1, 2, 3, 4, 5, 6, 7, 8]) == 8:
         broken.append("hit beyond n - 1")
     manager = make_manager(3, 4)
     manager.free(run(manager, "first", [1, 2, 3, 4, 5]))
@@ -715,13 +715,13 @@ def broken_rules(make_manager):
     manager = make_manager(3, size)
     for name, tokens in (("a", a), ("b", b)):
         manager.free(run(manager, name, tokens))
-    if hit(manager, a):
+    if look_up(manager, a):
         broken.add("stale hash")
     manager = make_manager(9, size)
     run(manager, "b", b)
-    if hit(manager, b[2:] + [0]):
+    if look_up(manager, b[2:] + [0]):
         broken.add("unchained hash")
-    if hit(manager, b) == len(b):
+    if look_up(manager, b) == len(b):
         broken.add("hit beyond n - 1")
     manager = make_manager(3, size)
     manager.free(run(manager, "b", b))
