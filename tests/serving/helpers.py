@@ -61,7 +61,8 @@ class HashModel:
         for layer in range(2):
             key, value = storage.gather(layer, used, length)
             if not (key[:, 0, 1] == expected).all() or not (value == key + layer).all():
-                raise WrongSlotRead(f"layer {layer}, blocks {used}: expected positions 0 … {length - 1}, got {key[:, 0, 1]}")
+                found = key[:, 0, 1].tolist()
+                raise WrongSlotRead(f"layer {layer}, blocks {used}: expected positions 0 … {length - 1}, got {found}")
         return _hashes(key[:, 0, 0].long())[:, None]
 
     def compute_logits(self, hidden):

@@ -301,16 +301,32 @@ def test_all_own_parts_at_once():
     assert not llm.engine.manager.enable_caching
 
 
+class Half:
+    def __init__(self, block_size):
+        pass
+
+    def clear(self):
+        return []
+
+
+class Lazy:
+    def __init__(self, config, manager):
+        pass
+
+    def schedule(self):
+        return SchedulerOutput()
+
+
 class TestWrongParts:
     @pytest.mark.parametrize(
         ("parts", "error", "message"),
         [
-            ({"blocktable": BlockTable}, ValueError, "there is no part 'blocktable'; the parts are block_table, block_p"),
+            ({"blocktable": BlockTable}, ValueError, "there is no part 'blocktable'; the parts are block_t"),
             ([BlockTable], TypeError, "parts is a list; give a dict"),
-            ({"block_table": BlockTable(4)}, TypeError, r"parts\['block_table'\] is a BlockTable object; give the class"),
+            ({"block_table": BlockTable(4)}, TypeError, r"parts\['block_table'\] is a BlockTable object; give"),
             ({"attention": "triton"}, TypeError, r"parts\['attention'\] is a name"),
-            ({"block_table": type("Half", (), {"__init__": lambda self, block_size: None})}, TypeError, "Half lacks append_"),
-            ({"scheduler": type("Lazy", (), {"__init__": lambda self, config, manager: None})}, TypeError, "Lazy lacks add_"),
+            ({"block_table": Half}, TypeError, "Half lacks append_blocks, blocks, num_missing_blocks, replace_block, slot"),
+            ({"scheduler": Lazy}, TypeError, "Lazy lacks add_request, finish_request, fork_request, running, waiting"),
             ({"attention": type("Blind", (), {})}, TypeError, "Blind is no attention backend: it lacks name, write"),
         ],
     )

@@ -46,9 +46,10 @@ BEAM = st.builds(
     length_penalty=st.sampled_from([1.0, 0.5, 2.0]),
     early_stopping=st.booleans(),
 )
+ARRIVAL = st.sampled_from([0, 0, 1, 2, 9])  # the step
+PRIORITY = st.integers(0, 2)
 REQUESTS = st.lists(
-    # prompt, parameters, the step of arrival, priority
-    st.tuples(PROMPTS, st.one_of(SAMPLING, SAMPLING, SAMPLING, BEAM), st.sampled_from([0, 0, 1, 2, 9]), st.integers(0, 2)),
+    st.tuples(PROMPTS, st.one_of(SAMPLING, SAMPLING, SAMPLING, BEAM), ARRIVAL, PRIORITY),
     min_size=3,
     max_size=8,
 )

@@ -156,15 +156,15 @@ class TestPreemptionBySwap:
     def test_new_ids_and_a_trace(self):
         llm = make_llm(num_blocks=8, watermark=0.0, preemption="swap", trace=True, enable_prefix_caching=False)
         tables = {}
-        schedule = llm.engine.scheduler.schedule
+        schedule, block_ids = llm.engine.scheduler.schedule, llm.engine.manager.block_ids
 
         def watched():
             output = schedule()
             for request in output.swapped_in:
-                tables[request.request_id] = (tables[request.request_id], llm.engine.manager.block_ids(request.request_id))
+                tables[request.request_id] = (tables[request.request_id], block_ids(request.request_id))
             for request in output.scheduled:
                 if request not in output.swapped_in:
-                    tables[request.request_id] = llm.engine.manager.block_ids(request.request_id)
+                    tables[request.request_id] = block_ids(request.request_id)
             return output
 
         llm.engine.scheduler.schedule = watched
