@@ -3,8 +3,10 @@
 Source: vLLM 0.32, vllm/v1/core/block_pool.py (BlockHashToBlockMap).
 """
 
+from collections.abc import Sequence
+
 from minipaged.kv_cache.block import KVCacheBlock
-from minipaged.kv_cache.hashing import BlockHasher
+from minipaged.kv_cache.hashing import BlockHasher, ExtraKeys
 
 
 class PrefixCache:
@@ -14,14 +16,17 @@ class PrefixCache:
     """
 
     def __init__(self, hash_algorithm: str = "sha256", seed: str | None = None) -> None:
-        # The hasher itself is the method: one call less for each block.
-        self.hash_block = BlockHasher(hash_algorithm, seed)
+        self._hasher = BlockHasher(hash_algorithm, seed)
         # Nearly every hash has one block, so the inner dictionary is made only for a duplicate.
         self._blocks: dict[bytes, KVCacheBlock | dict[int, KVCacheBlock]] = {}
 
     def __len__(self) -> int:
         """How many different block contents can be found."""
         return len(self._blocks)
+
+    def hash_block(self, parent_hash: bytes | None, token_ids: Sequence[int], keys: ExtraKeys | None) -> bytes:
+        """The name of a full block with these tokens after this parent (None: it is the first block)."""
+        return self._hasher(parent_hash, token_ids, keys)
 
     def lookup(self, block_hash: bytes) -> KVCacheBlock | None:
         """The block that holds this content, or None."""

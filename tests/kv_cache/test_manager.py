@@ -2,7 +2,7 @@
 
 import pytest
 
-from minipaged.kv_cache import BlockPool, CacheRequest, IntegrityError, KVCacheManager
+from minipaged.kv_cache import BlockPool, CacheRequest, IntegrityError, KVCacheManager, PrefixCache
 from minipaged.kv_cache.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 PROMPT = list(range(100, 107))  # "Four score and seven years ago our": 7 tokens
@@ -288,3 +288,13 @@ def test_integrity_counts_the_tables():
     manager.pool.touch(manager.block_table("r").blocks[:1])
     with pytest.raises(IntegrityError, match="block 0 has ref_cnt 2, but 1 tables point to it"):
         manager.check_integrity()
+
+
+def test_a_subclass_may_name_blocks_its_own_way():
+    class Unchained(PrefixCache):
+        def hash_block(self, parent_hash, token_ids, keys):
+            return bytes(token_ids)
+
+    manager = KVCacheManager(8, 2, prefix_cache=Unchained())
+    start(manager, CacheRequest("r", [1, 2, 3, 4, 5]))
+    assert manager.get_computed_blocks(CacheRequest("s", [3, 4, 9]))[1] == 2  # equal block, other past: it hits
