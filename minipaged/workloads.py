@@ -59,27 +59,32 @@ def log_normal_lengths(
     rate: float = math.inf,
     seed: int = 0,
     max_length: int = MAX_LENGTH,
+    sigma_output: float | None = None,
 ) -> list[Workload]:
     """Requests with log-normal prompt and output lengths; a pair longer than `max_length` together is drawn again.
 
+    `sigma` is the spread of both lengths; `sigma_output` gives the outputs another one.
     Drawing again shortens the means a little: `mean_lengths` tells what came out.
     """
     rng = random.Random(seed)
-    mu_prompt, mu_output = log_normal_mu(mean_prompt, sigma), log_normal_mu(mean_output, sigma)
+    sigma_output = sigma if sigma_output is None else sigma_output
+    mu_prompt, mu_output = log_normal_mu(mean_prompt, sigma), log_normal_mu(mean_output, sigma_output)
     requests = []
     for arrival in poisson_arrivals(n, rate, rng):
         while True:
             prompt = max(1, round(rng.lognormvariate(mu_prompt, sigma)))
-            output = max(1, round(rng.lognormvariate(mu_output, sigma)))
+            output = max(1, round(rng.lognormvariate(mu_output, sigma_output)))
             if prompt + output <= max_length:
                 break
         requests.append(Workload(arrival, prompt, output))
     return requests
 
 
-def sharegpt_like(n: int, sigma: float = 1.0, rate: float = math.inf, seed: int = 0) -> list[Workload]:
+def sharegpt_like(
+    n: int, sigma: float = 1.0, rate: float = math.inf, seed: int = 0, sigma_output: float | None = None
+) -> list[Workload]:
     """Chat-like lengths: the means of ShareGPT in the paper's Fig. 11."""
-    return log_normal_lengths(n, 161.31, 337.99, sigma, rate, seed)
+    return log_normal_lengths(n, 161.31, 337.99, sigma, rate, seed, sigma_output=sigma_output)
 
 
 def alpaca_like(n: int, sigma: float = 1.0, rate: float = math.inf, seed: int = 0) -> list[Workload]:

@@ -26,6 +26,9 @@ class ContiguousAllocator(Protocol):
     def free(self, address: int) -> None: ...
 
 
+Span = tuple[int, int, str]  # first slot, number of slots, the name of the part in `Parts` that they belong to
+
+
 class Running:
     """A request in the batch: `cached` of its `workload.total_tokens` tokens have a slot with K and V."""
 
@@ -48,6 +51,7 @@ class System(Protocol):
     def grow(self, request: Running) -> bool: ...
     def release(self, request: Running) -> None: ...
     def parts(self, running: list[Running], waiting: bool) -> Parts: ...
+    def layout(self, running: list[Running]) -> list[Span]: ...  # what is not listed is free
 
 
 def reserve_max(workload: Workload) -> int:
@@ -80,6 +84,7 @@ class Contiguous:
         self.allocator = allocator
         self._reserve = reserve
         self._owned: dict[int, tuple[int, int, int]] = {}  # request → (address, reserved, granted)
+        self.refused = 0  # slots that the request in front of the queue asks for in vain; 0 when none does
 
     def fits_alone(self, workload: Workload) -> bool:
         return self._reserve(workload) <= self.pool_slots
@@ -89,7 +94,9 @@ class Contiguous:
         before = self.allocator.free_total
         address = self.allocator.allocate(size)
         if address is None:
+            self.refused = size
             return False
+        self.refused = 0
         self._owned[request.number] = (address, size, before - self.allocator.free_total)
         return True
 
@@ -120,9 +127,18 @@ class Contiguous:
             free=0 if waiting else free,
         )
 
-    def used(self) -> list[tuple[int, int]]:
-        """(address, granted slots) of every request, for the map of holes."""
-        return sorted((address, granted) for address, _, granted in self._owned.values())
+    def layout(self, running: list[Running]) -> list[Span]:
+        """Where every request lies, part by part, by address: for the map of holes."""
+        spans = []
+        for request in running:
+            address, reserved, granted = self._owned[request.number]
+            cached, final = request.cached, request.workload.total_tokens
+            lengths = (cached, final - cached, reserved - final, granted - reserved)
+            for part, slots in zip(("tokens", "reservation", "internal", "external"), lengths, strict=True):
+                if slots:
+                    spans.append((address, slots, part))
+                address += slots
+        return sorted(spans)
 
 
 class Paged:
@@ -177,6 +193,19 @@ class Paged:
         duplicate = 0 if self.share else duplicate_tokens(running)
         # With sharing a block counts once, however many tables point to it.
         return Parts(used - empty - duplicate, duplicate, 0, empty, 0, free)
+
+    def layout(self, running: list[Running]) -> list[Span]:
+        """Where every block lies, by address. A shared block is listed once."""
+        filled: dict[int, int] = {}
+        for request in running:
+            for i, block in enumerate(self.manager.block_ids(str(request.number))):
+                tokens = min(self.block_size, max(0, request.cached - i * self.block_size))
+                filled[block] = max(tokens, filled.get(block, 0))
+        spans = []
+        for block, tokens in sorted(filled.items()):
+            start = block * self.block_size
+            spans += [(start, tokens, "tokens"), (start + tokens, self.block_size - tokens, "internal")]
+        return [span for span in spans if span[1]]
 
 
 def duplicate_tokens(running: list[Running]) -> int:

@@ -1,0 +1,60 @@
+"""`minipaged bench fragmentation`: the paper's Fig. 2, simulated, beside the published bars."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from minipaged.fragmentation import PAPER, POOL_SLOTS, Result, compare
+from minipaged.os_paging.allocators import ALLOCATORS
+from minipaged.workloads import mean_lengths, sharegpt_like
+
+PARTS = ("tokens", "reservation", "internal", "external", "free")
+
+
+def table(results: dict[str, Result]) -> str:
+    """Percent of the pool by part, simulated, and in brackets the paper's; then the mean number of requests."""
+    lines = [f"{'system':<8}" + "".join(f"{part:>16}" for part in PARTS) + f"{'requests':>10}"]
+    for name, result in results.items():
+        cells = []
+        for part in PARTS:
+            published = PAPER[name].get(part)
+            beside = f" ({published:.1f})" if published is not None else ""
+            cells.append(f"{result.shares[part]:.1f}{beside}".rjust(16))
+        lines.append(f"{name:<8}" + "".join(cells) + f"{result.mean_running:>10.1f}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; 0 when the bars were printed, 2 when the arguments ask for the impossible."""
+    parser = argparse.ArgumentParser(prog="minipaged bench fragmentation", description=__doc__)
+    parser.add_argument("--requests", type=int, default=2000, help="requests in the trace (default 2000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the lengths (default 0)")
+    parser.add_argument("--sigma", type=float, default=1.0, help="spread of the log-normal lengths (default 1.0)")
+    parser.add_argument("--allocator", choices=list(ALLOCATORS), default="buddy", help="for the three that reserve")
+    parser.add_argument("--png", type=Path, default=Path("fragmentation.png"), help="the picture (fragmentation.png)")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    args = parser.parse_args(argv)
+    if args.requests < 1:
+        parser.error(f"--requests is {args.requests}; it must be at least 1")
+    if args.sigma < 0:
+        parser.error(f"--sigma is {args.sigma}; a spread is at least 0")
+    requests = sharegpt_like(args.requests, args.sigma, seed=args.seed)
+    results = compare(requests, allocator=args.allocator)
+    if not results["paged"].saturated_steps:
+        print(f"{args.requests} requests never fill the pool, so nobody waits: give more --requests", file=sys.stderr)
+        return 2
+    prompt, output = mean_lengths(requests)
+    print(f"{args.requests} requests of {prompt:.0f} + {output:.0f} tokens (means), {POOL_SLOTS:,} slots a system")
+    print("percent of the slots, averaged over the steps in which a request waits: simulated (the paper's Fig. 2)\n")
+    print(table(results))
+    from minipaged.course.month_4 import bars  # matplotlib only when a picture is drawn
+
+    args.png.write_bytes(bars(results).png)
+    print(f"\npicture: {args.png}")
+    if args.json:
+        figures = {name: vars(result) for name, result in results.items()}
+        settings = {"requests": args.requests, "seed": args.seed, "sigma": args.sigma, "allocator": args.allocator}
+        args.json.write_text(json.dumps({"settings": settings, "results": figures, "paper": PAPER}, indent=1) + "\n")
+    return 0

@@ -1,0 +1,66 @@
+"""Month 4's helpers: theory meets simulation, and the pictures say what they show."""
+
+import pytest
+
+from minipaged.course.figures_month_4 import draw_hole_map, row_spans
+from minipaged.course.month_4 import (
+    a_and_b,
+    bars,
+    block_size_costs,
+    explore,
+    five_bars,
+    record,
+    refused_for_shape,
+    steps_with_budget,
+    tokens_to_compute,
+)
+from minipaged.fragmentation import compare, time_share
+from minipaged.os_paging.contiguous import BestFit
+from minipaged.workloads import sharegpt_like, workload_a, workload_b
+
+
+def test_waste_is_half_a_block_less_half_a_slot():
+    for cost in block_size_costs(sharegpt_like(120), (1, 4, 16, 64)):
+        assert cost.waste_slots == pytest.approx((cost.block_size - 1) / 2, abs=0.02 * cost.block_size)
+
+
+def test_steps_with_a_token_budget():
+    assert (steps_with_budget(workload_a(), 2048), steps_with_budget(workload_b(), 2048)) == (12, 2002)
+    assert steps_with_budget(workload_a(1), 2048) == 10
+    assert steps_with_budget(workload_a(1), 20) == 12
+    with pytest.raises(ValueError, match="budget is 0"):
+        steps_with_budget(workload_a(1), 0)
+
+
+def test_tokens_of_a_and_b():
+    assert {name: tokens_to_compute(result) for name, result in a_and_b(20_000).items()} == {"A": 5_900, "B": 204_900}
+
+
+def test_rows_of_the_hole_map_cover_the_pool():
+    samples = record(sharegpt_like(40, seed=2), "oracle", "first fit", every=60)
+    for sample in samples:
+        end = 0
+        for start, slots, _ in row_spans(sample):
+            assert start == end
+            end += slots
+        assert end == 4096
+    figure = draw_hole_map(samples[:3], "Holes")
+    assert f"step {samples[2].step}: {samples[2].running} requests" in figure.text
+    with pytest.raises(ValueError, match="no samples"):
+        draw_hole_map([])
+    with pytest.raises(ValueError, match="no layout"):
+        draw_hole_map(record(sharegpt_like(5), layout=False))
+
+
+def test_refusals_for_shape_only_where_memory_is_contiguous():
+    requests = sharegpt_like(100, seed=2)
+    assert time_share(record(requests, "oracle", "first fit"), refused_for_shape) > 0.1
+    assert time_share(record(requests, "paged"), refused_for_shape) == 0
+
+
+def test_bars_and_explorer():
+    assert "Pow2\npaper" in bars(compare(sharegpt_like(40))).text
+    assert bars(five_bars(BestFit, sharegpt_like(40))).text.count("mine") == 1
+    figure = explore("paged", "A: 50 + 10", 4096, 16)
+    assert "most 64" in figure.text
+    assert "nobody waits" in explore("paged", "A: 50 + 10", 15728, 16).text
