@@ -21,7 +21,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 class _Pictured(ipywidgets.VBox):
     """An image, its text, and a fixed frame around both; the base of the two widgets."""
 
-    def __init__(self, controls: Sequence[ipywidgets.Widget], first: Figure, height: int, label: str):
+    def __init__(self, controls: Sequence[ipywidgets.Widget], first: Figure, height: int):
         self.first = first
         self.figure = first
         self.image = ipywidgets.Image(value=first.png, format="png", layout={"width": f"{first.width}px"})
@@ -33,7 +33,6 @@ class _Pictured(ipywidgets.VBox):
         self._say(first.text)
         super().__init__([*controls, self.image, self.text])
         self.layout.min_height = f"{height + 90}px"
-        self.tooltip = label
 
     def _show(self, figure: Figure) -> None:
         self.figure = figure
@@ -99,7 +98,7 @@ class Stepper(_Pictured):
             button.layout.width = "90px"
         self.caption = ipywidgets.HTML(layout={"height": "32px"})
         controls = [ipywidgets.HBox([self.slider, self.back, self.next, self.start]), self.caption]
-        super().__init__(controls, self.frames[0], max(figure.height for figure in self.frames), name)
+        super().__init__(controls, self.frames[0], max(figure.height for figure in self.frames))
         self.slider.observe(lambda change: self._to(change["new"]), names="value")
         self.back.on_click(lambda _: self._move(self.slider.value - 1))
         self.next.on_click(lambda _: self._move(self.slider.value + 1))
@@ -136,8 +135,7 @@ class Explorer(_Pictured):
         self.controls = {name: _control(name, spec) for name, spec in controls.items()}
         self.message = ipywidgets.HTML(layout={"height": "28px"})
         first = draw(**self.values)
-        names = " and ".join(self.controls)
-        super().__init__([*self.controls.values(), self.message], first, height or first.height, names)
+        super().__init__([*self.controls.values(), self.message], first, height or first.height)
         for control in self.controls.values():
             control.observe(self._redraw, names="value")
 
