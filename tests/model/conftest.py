@@ -11,6 +11,15 @@ from minipaged.model.loader import save_checkpoint
 from minipaged.model.train_tiny import write_json
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """These matrices are too small to share, and on a busy machine threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def tiny():
     return load_model("tiny")

@@ -39,19 +39,19 @@ def test_the_result_loads(runs):
 
 def test_training_learns(tmp_path, monkeypatch, capsys):
     """Both phases, short and long sequences, in small; the loss falls."""
-    for name, value in {"TOKENS_PER_STEP": 256, "SHORT": 64, "LONG": 128, "WARMUP_STEPS": 5}.items():
+    for name, value in {"TOKENS_PER_STEP": 256, "SHORT": 64, "LONG": 128, "WARMUP_STEPS": 5, "THREADS": 1}.items():
         monkeypatch.setattr(train_tiny, name, value)
-    threads = torch.get_num_threads()
-    train_tiny.train(tmp_path, steps=40)
+    train_tiny.train(tmp_path, steps=30)
     losses = [float(line.split()[5]) for line in capsys.readouterr().out.splitlines()]
     assert losses[0] > 6.5
-    assert losses[-1] < losses[0] - 2
-    assert torch.get_num_threads() == threads  # put back as it was
+    assert losses[-1] < losses[0] - 1.5
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train_tiny", "--out", str(tmp_path / "new"), "--steps", "1"])
+    threads = torch.get_num_threads()
     train_tiny.main()
+    assert torch.get_num_threads() == threads  # put back as it was
     assert sorted(file.name for file in (tmp_path / "new").iterdir()) == FILES
     monkeypatch.setattr(sys, "argv", ["train_tiny", "--steps", "0"])
     with pytest.raises(SystemExit):
