@@ -28,5 +28,6 @@ lint: install  ## style of the code and form of the notebooks
 .venv/.installed-%: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else 'minipaged needs Python 3.11 to 3.13; this is ' + sys.version.split()[0] + '. Try: make PYTHON=python3.11')"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing the pinned packages into .venv: a few minutes the first time."
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[$*]'
 	touch $@
