@@ -1,6 +1,6 @@
 """Month 4's experiments on top of `minipaged.fragmentation`: what the lesson, the bench and exercise 4.8 share.
 
-All figures are simulated: tokens and slots are counted, no model runs.
+All figures are simulated (tokens and slots are counted, no model runs), but for `serve_seconds`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from minipaged.course.canvas import Figure
 from minipaged.course.charts import Table, draw_bars
@@ -34,6 +35,17 @@ PAPER_REQUESTS = {  # Kwon et al., SOSP 2023, Fig. 13: mean requests in a batch
     "ShareGPT": {"max": 7.00, "pow2": 9.81, "oracle": 13.62, "paged": 30.42},
     "Alpaca": {"max": 7.00, "pow2": 43.24, "oracle": 72.75, "paged": 132.44},
 }
+
+
+def length_histogram(requests: Sequence[Workload], width: int = 128, last: int = 1024) -> dict[str, dict[str, int]]:
+    """How many requests have prompts and outputs of 1 … width tokens, and so on; the last bar has all that are longer."""
+    bars: dict[str, dict[str, int]] = {}
+    for start in range(0, last + width, width):
+        words = f"to {start + width}" if start < last else "more"
+        stop = start + width if start < last else math.inf
+        inside = [[start < n <= stop for n in (r.prompt_tokens, r.output_tokens)] for r in requests]
+        bars[words] = {"prompt": sum(p for p, _ in inside), "output": sum(o for _, o in inside)}
+    return bars
 
 
 # ── the bars of Fig. 2 ───────────────────────────────────────────────────────────────────────────────────────
@@ -182,6 +194,22 @@ def a_and_b(num_blocks: int, block_size: int = 16) -> dict[str, Result]:
     """Workloads A and B on the paged system with this many blocks."""
     make = {"A": workload_a, "B": workload_b}
     return {name: simulate(requests(), Paged(num_blocks * block_size, block_size)) for name, requests in make.items()}
+
+
+def serve_seconds(requests: Sequence[Workload], num_blocks: int = 1024) -> float:
+    """Measured: how long the engine takes with the bundled model for made-up prompts, each answer at its full length."""
+    import torch
+
+    from minipaged.serving import LLM, SamplingParams
+
+    torch.set_num_threads(1)  # steadier times
+    llm = LLM("tiny", num_blocks=num_blocks, block_size=16, enable_prefix_caching=False)
+    prompts = [[1 + (7 * i + j) % 1000 for j in range(r.prompt_tokens)] for i, r in enumerate(requests)]
+    params = [SamplingParams(max_tokens=r.output_tokens, ignore_eos=True) for r in requests]
+    llm.generate(prompts[:1], SamplingParams(max_tokens=2, ignore_eos=True))  # the first call compiles
+    start = perf_counter()
+    llm.generate(prompts, params)
+    return perf_counter() - start
 
 
 # ── the explorer ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -56,11 +56,13 @@ class System(Protocol):
 
 def reserve_max(workload: Workload) -> int:
     """Room for the longest request the model allows."""
+    _check_length(workload)
     return MAX_LENGTH
 
 
 def reserve_pow2(workload: Workload) -> int:
     """The exact prompt, and the output rounded up to a power of two; at most 2048 together."""
+    _check_length(workload)
     rounded = 1 << (workload.output_tokens - 1).bit_length()
     return min(workload.prompt_tokens + rounded, MAX_LENGTH)
 
@@ -68,6 +70,14 @@ def reserve_pow2(workload: Workload) -> int:
 def reserve_oracle(workload: Workload) -> int:
     """Exactly what will be needed: nobody can know it, so this is the best that reserving can do."""
     return workload.total_tokens
+
+
+def _check_length(workload: Workload) -> None:
+    if workload.total_tokens > MAX_LENGTH:
+        raise ValueError(
+            f"a request has {workload.prompt_tokens} + {workload.output_tokens} tokens, more than the {MAX_LENGTH} that "
+            "the model can hold and that are reserved at most; shorten it, or choose oracle or paged"
+        )
 
 
 RESERVE: dict[str, Reserve] = {"max": reserve_max, "pow2": reserve_pow2, "oracle": reserve_oracle}

@@ -129,6 +129,9 @@ def test_bad_input():
         make_system("orca", 100)
     with pytest.raises(ValueError, match="max_running is 0"):
         simulate(workload_a(1), Paged(160), max_running=0)
+    for name in ("max", "pow2"):
+        with pytest.raises(ValueError, match=r"50 \+ 2000 tokens, more than the 2048"):
+            simulate(workload_b(1), make_system(name, 4096))
     with pytest.raises(ValueError, match="pool_slots is 3"):
         Paged(3)
 
