@@ -148,7 +148,7 @@ def _attend_long(
 
 def _readable(*tensors: Tensor) -> bool:
     """float32 in ordinary memory, with each head's elements side by side."""
-    return all(t.dtype is torch.float32 and t.is_cpu and t.stride(-1) == 1 for t in tensors)
+    return all(isinstance(t, Tensor) and t.dtype is torch.float32 and t.is_cpu and t.stride(-1) == 1 for t in tensors)
 
 
 def _flat(cache: Tensor) -> np.ndarray:

@@ -72,18 +72,24 @@ class Report:
 
 
 def inspect_kernels(
-    kernels: list[str], targets: list[str], shapes: list[Shape] | None = None, text: str = "", timeout: float = 300
+    kernels: list[str], targets: list[str], shape: Shape | None = None, text: str = "", timeout: float = 300
 ) -> list[Report]:
-    """Compile every kernel for every target and shape, in one process of its own.
+    """Every kernel for every target, of one shape. See ``inspect_jobs``."""
+    shape = shape or Shape()
+    return inspect_jobs([(kernel, target, shape) for kernel in kernels for target in targets], text, timeout)
+
+
+def inspect_jobs(jobs: list[tuple[str, str, Shape]], text: str = "", timeout: float = 300) -> list[Report]:
+    """Compile each (kernel, target, shape), all in one process of its own.
 
     ``text``: also return the assembly of this kind ("ptx", "sass", "ttgir", "amdgcn", …) in ``Report.text``.
     Raises ValueError for an unknown name, RuntimeError with the compiler's message when a kernel does not compile.
     """
-    for what, names, known in (("kernel", kernels, KERNELS), ("target", targets, TARGETS)):
-        for name in names:
+    for kernel, target, _ in jobs:
+        for what, name, known in (("kernel", kernel, KERNELS), ("target", target, TARGETS)):
             if name not in known:
                 raise ValueError(f"{what} {name!r} is unknown: choose from {', '.join(known)}")
-    request = {"kernels": kernels, "targets": targets, "shapes": [asdict(s) for s in shapes or [Shape()]], "text": text}
+    request = {"jobs": [(kernel, target, asdict(shape)) for kernel, target, shape in jobs], "text": text}
     # "0" keeps minipaged from switching the interpreter on.
     done = subprocess.run(
         [sys.executable, "-m", "minipaged.attention.inspect", "--worker"],
@@ -91,20 +97,15 @@ def inspect_kernels(
         env={**os.environ, "TRITON_INTERPRET": "0"},
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"the kernels {', '.join(kernels)} did not compile:\n{done.stderr.strip()[-3000:]}")
+        raise RuntimeError(f"a kernel did not compile:\n{done.stderr.strip()[-3000:]}")
     reports = json.loads(done.stdout.splitlines()[-1])
     return [Report(**{**r, "loads": {int(bits): n for bits, n in r["loads"].items()}}) for r in reports]
 
 
 def _worker() -> None:
     request = json.load(sys.stdin)
-    reports = [
-        asdict(_compile(kernel, target, Shape(**shape), request["text"]))
-        for shape in request["shapes"]
-        for kernel in request["kernels"]
-        for target in request["targets"]
-    ]
-    print(json.dumps(reports))
+    compiled = [_compile(kernel, target, Shape(**shape), request["text"]) for kernel, target, shape in request["jobs"]]
+    print(json.dumps([asdict(report) for report in compiled]))
 
 
 def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
@@ -124,7 +125,7 @@ def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
     backend, arch, warp = TARGETS[target]
     started = time.perf_counter()
     source = ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=attributes)
-    warps = launch_kernels.PREFILL_WARPS if kernel == "prefill" else launch_kernels.DECODE_WARPS
+    warps = launch_kernels.PREFILL_WARPS if kernel == "prefill" else launch_kernels.decode_warps(_itemsize(shape))
     options = {"num_warps": warps}
     compiled = triton.compile(source, target=GPUTarget(backend, arch, warp), options=options)
     seconds = time.perf_counter() - started
@@ -147,10 +148,11 @@ def _kernel_and_constants(kernel: str, shape: Shape):
         return triton.next_power_of_2(n)
 
     types = {"bf16": tl.bfloat16, "fp16": tl.float16, "fp32": tl.float32}
-    itemsize = 4 if shape.dtype == "fp32" else 2
+    itemsize = _itemsize(shape)
     padded = {"D": shape.head_dim, "D_PAD": max(16, power(shape.head_dim))}
     common = {
-        "GROUP": shape.group, "BLOCK_SIZE": shape.block_size, "TILE": launch_kernels.gpu_tile(shape.head_dim, itemsize), **padded,
+        "GROUP": shape.group, "BLOCK_SIZE": shape.block_size, **padded,
+        "TILE": launch_kernels.gpu_tile(shape.head_dim, itemsize),
         "WINDOW": shape.window, "SOFT_CAP": shape.soft_cap, "ALIBI": shape.alibi,
         "DOT_TYPE": types[shape.dtype], "PRECISION": "ieee",
     }  # fmt: skip
@@ -172,6 +174,10 @@ def _kernel_and_constants(kernel: str, shape: Shape):
         ),
         "copy": (cache.copy_blocks_kernel, {"HEADS": heads, "ROWS": 32, **padded}),
     }[kernel]  # fmt: skip
+
+
+def _itemsize(shape: Shape) -> int:
+    return 4 if shape.dtype == "fp32" else 2
 
 
 def _signature(fn, constants: dict, shape: Shape) -> tuple[dict[str, str], dict]:
@@ -282,7 +288,7 @@ def main(argv: list[str] | None = None) -> int:
     kernels = list(KERNELS) if arguments.kernel == "all" else [arguments.kernel]
     targets = list(TARGETS) if arguments.target == "all" else [arguments.target]
     try:
-        reports = inspect_kernels(kernels, targets, [shape], arguments.text)
+        reports = inspect_kernels(kernels, targets, shape, arguments.text)
     except RuntimeError as error:
         print(f"minipaged inspect-kernel: {error}", file=sys.stderr)
         return 1

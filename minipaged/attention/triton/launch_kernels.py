@@ -23,7 +23,6 @@ from minipaged.attention.triton.split import merge_kernel, split_kernel
 # tile's size.
 INTERPRETER_TILE = 1024
 GPU_ROWS = 16  # tl.dot compiles for matrix units from 16 rows on
-DECODE_WARPS = 4
 PREFILL_WARPS = 8  # with 4, the accumulator of a wide head spills
 INTERPRETER_ROWS = 256
 
@@ -35,9 +34,14 @@ def interpreted() -> bool:
     return knobs.runtime.interpret
 
 
+def decode_warps(itemsize: int) -> int:
+    """Float32 has no matrix instructions on NVIDIA: twice the warps hold what would spill from the registers."""
+    return 4 if itemsize < 4 else 8
+
+
 def gpu_query_tile(group_pad: int, itemsize: int) -> int:
-    """Query tokens a prefill program takes on a GPU: 64 rows, or 32 of float32, which would not fit the registers."""
-    return max(1, (64 if itemsize < 4 else 32) // group_pad)
+    """Query tokens a prefill program takes on a GPU: 64 rows, or 16 of float32, which would not fit the registers."""
+    return max(1, (64 if itemsize < 4 else 16) // group_pad)
 
 
 def gpu_tile(head_dim: int, itemsize: int) -> int:
@@ -124,7 +128,7 @@ def decode(
             out_stride_token=out.stride(0), out_stride_head=out.stride(1), lse_stride_token=lse.stride(0),
             q_stride_token=query.stride(0), q_stride_head=query.stride(1),
             **_cache_strides(k_cache, v_cache), tables_stride=metadata.block_tables.stride(0),
-            ROWS=rows, num_warps=DECODE_WARPS, **common,
+            ROWS=rows, num_warps=decode_warps(query.element_size()), **common,
         )  # fmt: skip
     return out.to(query.dtype), lse
 
@@ -183,7 +187,8 @@ def _split_decode(
         parts, part_lses, query, k_cache, v_cache, metadata.block_tables, metadata.seq_lens,
         _or_dummy(options.alibi_slopes, lse), num_splits=num_splits, **strides,
         q_stride_token=query.stride(0), q_stride_head=query.stride(1), **_cache_strides(k_cache, v_cache),
-        tables_stride=metadata.block_tables.stride(0), ROWS=rows, num_warps=DECODE_WARPS, **common,
+        tables_stride=metadata.block_tables.stride(0),
+        ROWS=rows, num_warps=decode_warps(query.element_size()), **common,
     )  # fmt: skip
     merge_kernel[(num_seqs, num_heads)](
         out, lse, parts, part_lses, _or_dummy(options.sinks, lse), num_splits,

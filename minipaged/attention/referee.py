@@ -1,0 +1,285 @@
+"""A referee for Triton kernels: it watches every load and store of a run in the interpreter.
+
+    referee = Referee()
+    referee.watch("k_cache", k_cache, written=written)     # bool [num_blocks, block_size]: slots that hold a token
+    referee.watch("out", out, written=False)
+    with referee:
+        kernel[grid](...)
+    print(referee.report())
+
+It reports reads of memory that nobody wrote, addresses outside every tensor (and does not carry them out, so the
+process lives on), elements written twice, and the bytes moved beside the least possible. Each finding names the line
+of the kernel, the program, the place in the tensor, and for a cache shows a picture of the blocks around it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+RULES = {
+    "unwritten": "reads memory that nobody has written",
+    "outside": "reaches outside every tensor of the kernel",
+    "twice": "writes an element that was written before",
+}
+
+
+@dataclass
+class Finding:
+    """One broken rule at one line of the kernel; ``count`` elements, the first of them described by ``where``."""
+
+    rule: str
+    kind: str  # "load" or "store"
+    file: str
+    line: int
+    program: tuple[int, int, int]
+    where: str
+    count: int = 1
+    picture: str = ""
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.file, self.line).strip()
+        text = (
+            f"{Path(self.file).name}:{self.line}: the {self.kind} {RULES[self.rule]} ({self.count} elements)\n"
+            f"    {source}\n"
+            f"    first: {self.where}, in program {self.program}"
+        )
+        return f"{text}\n{self.picture}" if self.picture else text
+
+
+@dataclass
+class RefereeReport:
+    """What the referee saw. ``loaded`` and ``stored``: bytes by tensor; lanes of one load that share an address count
+    once, as a GPU coalesces them. ``touched``: bytes of different addresses, the least that had to be moved."""
+
+    findings: list[Finding] = field(default_factory=list)
+    loaded: dict[str, int] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+    touched: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+    @property
+    def bytes_moved(self) -> int:
+        return sum(self.loaded.values()) + sum(self.stored.values())
+
+    def __str__(self) -> str:
+        lines = [str(finding) for finding in self.findings] or ["no broken rule"]
+        lines.append(f"bytes moved: {self.bytes_moved} (different bytes touched: {self.touched})")
+        for verb, counts in (("loaded", self.loaded), ("stored", self.stored)):
+            lines += [f"  {verb:6} {name:16} {count:>12}" for name, count in counts.items()]
+        return "\n".join(lines)
+
+
+class _Watched:
+    """One tensor: its addresses, which elements are written, by which program, and which were read."""
+
+    def __init__(self, name: str, tensor: Tensor, written: Tensor | bool) -> None:
+        self.tensor = tensor  # held, so that its memory is not given to another tensor while it is watched
+        self.name, self.base, self.itemsize = name, tensor.data_ptr(), tensor.element_size()
+        self.shape, self.strides = tuple(tensor.shape), tensor.stride()
+        self.span = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if tensor.numel() else 0
+        self.end = self.base + self.span * self.itemsize
+        given = np.asarray(written)
+        given = given.reshape(given.shape + (1,) * (len(self.shape) - given.ndim))
+        self.written = np.broadcast_to(given, self.shape).copy()
+        self.read = np.zeros(self.shape, bool)
+        self.writer = np.full(self.shape, -1, np.int64)  # number of the program that stored here, −1 for none
+
+    def index(self, addresses: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """Coordinates of each address, and whether it is an element at all (a strided view has gaps)."""
+        rest, aligned = np.divmod(addresses.astype(np.int64) - self.base, self.itemsize)
+        coordinates: list[np.ndarray] = [np.zeros_like(rest)] * len(self.shape)
+        inside = (aligned == 0) & (rest >= 0) & (rest < self.span)
+        for axis in sorted(range(len(self.shape)), key=lambda i: -self.strides[i]):
+            if self.shape[axis] > 1:
+                coordinates[axis], rest = np.divmod(rest, self.strides[axis])
+                inside &= coordinates[axis] < self.shape[axis]
+        return tuple(np.where(inside, c, 0) for c in coordinates), inside & (rest == 0)
+
+    def describe(self, coordinates: tuple[int, ...]) -> str:
+        place = f"{self.name}[{', '.join(map(str, coordinates))}]"
+        if len(coordinates) == 4:
+            place += " (block {}, slot {}, KV head {}, element {})".format(*coordinates)
+        return place
+
+    def picture(self, coordinates: tuple[int, ...], around: int = 2) -> str:
+        """The blocks near the place: # written, . never written, r read, ! the place itself."""
+        if len(self.shape) != 4:
+            return ""
+        block, slot = coordinates[:2]
+        rows = []
+        for b in range(max(0, block - around), min(self.shape[0], block + around + 1)):
+            marks = np.where(self.written[b].all(axis=(1, 2)), "#", ".")
+            marks[self.read[b].any(axis=(1, 2)) & (marks == "#")] = "r"
+            if b == block:
+                marks[slot] = "!"
+            rows.append(f"    block {b:>4} |{''.join(marks)}|")
+        return "\n".join([*rows, "    # written, . never written, r written and read, ! here"])
+
+
+class Referee:
+    """Watches kernels while it is entered (``with referee: …``). One at a time; interpreter only."""
+
+    def __init__(self) -> None:
+        self._tensors: list[_Watched] = []
+        self._findings: dict[tuple, Finding] = {}
+        self._loaded: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
+
+    def watch(self, name: str, tensor: Tensor, written: Tensor | bool = True) -> None:
+        """Name a tensor that the kernel may touch.
+
+        ``written``: True, False, or a bool tensor of the first axes ([num_blocks, block_size] for a cache).
+        Other arguments of a kernel are watched from its launch on, and count as written; what ``torch.empty`` and
+        ``torch.empty_like`` return while the referee is entered counts as unwritten.
+        """
+        watched = _Watched(name, tensor, written)
+        self._tensors.append(watched)
+        self._tensors.sort(key=lambda w: w.base)
+
+    def report(self) -> RefereeReport:
+        touched = sum(int((w.read | (w.writer >= 0)).sum()) * w.itemsize for w in self._tensors)
+        return RefereeReport(list(self._findings.values()), dict(self._loaded), dict(self._stored), touched)
+
+    def __enter__(self) -> Referee:
+        from triton.runtime import interpreter
+
+        from minipaged.attention.triton.launch_kernels import interpreted
+
+        if not interpreted():
+            raise RuntimeError(
+                "the referee watches Triton's interpreter, which is off in this process: set the environment variable "
+                "TRITON_INTERPRET=1 before Python starts"
+            )
+        self._builder = builder = interpreter.interpreter_builder
+        load, store, launch = builder.create_masked_load, builder.create_masked_store, interpreter.GridExecutor.__call__
+
+        def watched_load(ptrs, mask, other, *rest):
+            return load(ptrs, self._check("load", ptrs, mask), other, *rest)
+
+        def watched_store(ptrs, value, mask, *rest):
+            return store(ptrs, value, self._check("store", ptrs, mask), *rest)
+
+        def watched_launch(executor, *args, **kwargs):
+            for name, argument in [*zip(executor.arg_names, args, strict=False), *kwargs.items()]:
+                if isinstance(argument, Tensor) and argument.numel() and not self._knows(argument):
+                    self.watch(name.removesuffix("_ptr"), argument)
+            return launch(executor, *args, **kwargs)
+
+        def watched_empty(make):
+            def empty(*args, **kwargs):
+                tensor = make(*args, **kwargs)
+                self.watch(f"scratch {list(tensor.shape)}", tensor, written=False)
+                return tensor
+
+            return empty
+
+        self._patches = ExitStack()
+        for owner, name, replacement in (
+            (builder, "create_masked_load", watched_load),  # create_load and create_store end in these two
+            (builder, "create_masked_store", watched_store),
+            (interpreter.GridExecutor, "__call__", watched_launch),
+            (torch, "empty", watched_empty(torch.empty)),
+            (torch, "empty_like", watched_empty(torch.empty_like)),
+        ):
+            self._patches.enter_context(patch.object(owner, name, replacement))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.close()
+
+    def _knows(self, tensor: Tensor) -> bool:
+        return any(w.base <= tensor.data_ptr() < w.end for w in self._tensors)
+
+    def _check(self, kind: str, ptrs, mask):
+        """Account for one load or store; returns its mask without the lanes that must not be carried out."""
+        from triton.runtime.interpreter import TensorHandle
+
+        lanes = np.broadcast_to(mask.data, ptrs.data.shape)
+        addresses = np.asarray(ptrs.data)[lanes]
+        unique, inverse, counts = np.unique(addresses, return_inverse=True, return_counts=True)
+        starts = np.array([w.base for w in self._tensors], np.uint64)
+        owner = np.searchsorted(starts, unique, side="right") - 1
+        good = np.zeros(len(unique), bool)
+        for number in sorted(set(owner.tolist())):
+            here = np.flatnonzero(owner == number)
+            if number >= 0:
+                good[here] = self._account(kind, self._tensors[number], unique[here], counts[here])
+            bad = here[~good[here]]
+            if len(bad):
+                self._find("outside", kind, self._nearest(int(unique[bad[0]])), len(bad))
+        if good.all():
+            return mask
+        carried_out = np.zeros(ptrs.data.shape, bool)
+        carried_out[lanes] = good[inverse.reshape(-1)]
+        return TensorHandle(carried_out, mask.dtype)
+
+    def _account(self, kind: str, tensor: _Watched, addresses: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        at, good = tensor.index(addresses)
+        at = tuple(c[good] for c in at)
+        total = self._loaded if kind == "load" else self._stored
+        total[tensor.name] = total.get(tensor.name, 0) + int(good.sum()) * tensor.itemsize
+        if kind == "load":
+            tensor.read[at] = True
+            self._find_at("unwritten", kind, tensor, at, ~tensor.written[at])
+        else:
+            self._find_at("twice", kind, tensor, at, (tensor.writer[at] >= 0) | (counts[good] > 1))
+            tensor.writer[at] = self._program_number()
+            tensor.written[at] = True
+        return good
+
+    def _find_at(self, rule: str, kind: str, tensor: _Watched, at: tuple, bad: np.ndarray) -> None:
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            place = tuple(int(c[first]) for c in at)
+            where = tensor.describe(place)
+            if rule == "twice" and tensor.writer[place] >= 0:
+                where += f", written before by program number {tensor.writer[place]}"
+            self._find(rule, kind, where, int(bad.sum()), tensor.picture(place))
+
+    def _find(self, rule: str, kind: str, where: str, count: int, picture: str = "") -> None:
+        file, line = _kernel_line()
+        key = (rule, file, line)
+        if key in self._findings:
+            self._findings[key].count += count
+        else:
+            self._findings[key] = Finding(rule, kind, file, line, self._builder.grid_idx, where, count, picture)
+
+    def _nearest(self, address: int) -> str:
+        nearest = min(self._tensors, key=lambda w: max(w.base - address, address - w.end, 0), default=None)
+        if nearest is None:
+            return f"address {address:#x}"
+        if address < nearest.base:
+            return f"{nearest.base - address} bytes before the start of {nearest.name} {list(nearest.shape)}"
+        if address >= nearest.end:
+            return f"{address - nearest.end} bytes behind the end of {nearest.name} {list(nearest.shape)}"
+        return f"a gap inside {nearest.name} {list(nearest.shape)}, strides {list(nearest.strides)}"
+
+    def _program_number(self) -> int:
+        (x, y, z), (_, ny, nz) = self._builder.grid_idx, self._builder.grid_dim
+        return (x * ny + y) * nz + z
+
+
+def _kernel_line() -> tuple[str, int]:
+    """The innermost frame that is neither Triton's nor the referee's: the line of the kernel (or its helper)."""
+    import triton
+
+    triton_folder = str(Path(triton.__file__).parent)
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(triton_folder):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "unknown", 0

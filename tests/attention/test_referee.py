@@ -1,0 +1,139 @@
+"""The referee and the judge: clean kernels come out clean, each seeded bug is found and its line named."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import minipaged  # noqa: F401  decides on Triton's mode before triton is imported
+
+pytest.importorskip("triton")
+
+from minipaged.attention.judge import judge_attend, judge_write
+from minipaged.attention.referee import Referee
+from minipaged.attention.triton import launch_kernels
+from tests.attention import seeded_kernels
+from tests.attention.helpers import make_batch, relative_error
+
+EXPECTED = {
+    "int32 overflow": ("outside every tensor", "64 bits|2³⁰"),
+    "0 times NaN": ("nobody has written", "value = tl.load"),
+    "query head as KV head": ("", "query heads|KV head|full block"),
+    "wrong split merge": ("elements are wrong", ""),
+    "slot off by one": ("k_cache", ""),
+}
+
+
+def watched(batch) -> Referee:
+    referee = Referee()
+    for name in ("query", "k_cache", "v_cache"):
+        tensor = getattr(batch, name)
+        written = ~tensor.isnan().all(-1).all(-1) if tensor.ndim == 4 else True
+        referee.watch(name, tensor, written)
+    for name in ("block_tables", "seq_lens", "query_start_loc"):
+        referee.watch(name, getattr(batch.metadata, name))
+    return referee
+
+
+def least_bytes(batch) -> int:
+    """Each K and V of each context once, queries in, outputs out, tables and lengths once."""
+    num_tokens, num_heads, head_dim = batch.query.shape
+    _, block_size, num_kv_heads, _ = batch.k_cache.shape
+    context = batch.metadata.seq_lens.tolist()
+    kv = 2 * sum(context) * num_kv_heads * head_dim * batch.k_cache.element_size()
+    out = num_tokens * num_heads * (2 * head_dim + 1) * 4  # queries, outputs, log-sum-exp
+    return kv + out + 4 * (len(context) + sum(-(-n // block_size) for n in context))
+
+
+@pytest.mark.parametrize("head_dim", [64, 80])
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_decode_moves_the_least_possible(head_dim, block_size):
+    batch = make_batch([200, 150, 17, 1], [1] * 4, num_heads=8, head_dim=head_dim, block_size=block_size)
+    referee = watched(batch)
+    with referee:
+        out, _ = launch_kernels.decode(batch.query, batch.k_cache, batch.v_cache, batch.metadata, batch.scale)
+    report = referee.report()
+    assert relative_error(out, batch.truth()[0]) < 1e-6
+    assert report.clean, str(report)
+    assert report.bytes_moved <= 1.02 * least_bytes(batch)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_package_s_decode_is_clean(splits):
+    def candidate(*arguments):
+        return launch_kernels.decode(*arguments, num_splits=splits)[0]
+
+    verdict = judge_attend(candidate)
+    assert verdict.passed, verdict.message
+
+
+def test_the_package_s_prefill_and_write_are_clean():
+    verdict = judge_attend(lambda *arguments: launch_kernels.prefill(*arguments)[0], prefill=True)
+    assert verdict.passed, verdict.message
+    verdict = judge_write(launch_kernels.write)
+    assert verdict.passed, verdict.message
+
+
+def test_the_seeded_kernels_without_a_bug_are_clean():
+    assert judge_attend(seeded_kernels.attend).passed
+    assert judge_write(seeded_kernels.write).passed
+
+
+@pytest.mark.parametrize("name", seeded_kernels.BUGS)
+def test_each_seeded_bug_is_found(name, tmp_path):
+    function, right, wrong = seeded_kernels.BUGS[name]
+    source = Path(seeded_kernels.__file__).read_text().split("# name: (function")[0]
+    assert source.count(right) == 1
+    file = tmp_path / "learner.py"
+    file.write_text(source.replace(right, wrong))
+    verdict = (judge_attend if function == "attend" else judge_write)(f"{file}:{function}")
+    assert not verdict.passed
+    phrase, any_of = EXPECTED[name]
+    assert phrase in verdict.message
+    assert any(part in verdict.message for part in any_of.split("|")), verdict.message
+
+
+def test_a_finding_names_line_program_and_place():
+    batch = make_batch([5], [1], block_size=4)
+    batch.metadata.seq_lens[0] = 6  # one more than was written
+    referee = watched(batch)
+    with referee:
+        launch_kernels.decode(batch.query, batch.k_cache, batch.v_cache, batch.metadata, batch.scale)
+    finding = referee.report().findings[0]
+    block = batch.tables[0][1]
+    assert finding.rule == "unwritten"
+    assert finding.file.endswith("softmax.py")
+    assert f"(block {block}, slot 1" in finding.where
+    assert f"block {block:>4} |r!..|" in finding.picture
+    assert "k = tl.load(" in str(finding)
+
+
+def test_double_writes_are_found():
+    key, value = torch.randn(2, 2, 2, 16)
+    k_cache, v_cache = torch.zeros(2, 3, 4, 2, 16)
+    referee = Referee()
+    with referee:
+        seeded_kernels.write(key, value, k_cache, v_cache, torch.tensor([5, 5]))
+    rules = [finding.rule for finding in referee.report().findings]
+    assert rules == ["twice", "twice"]
+
+
+def test_a_crash_an_endless_loop_and_an_exception_become_messages():
+    def endless(*_):
+        while True:
+            pass
+
+    def crash(*_):
+        import ctypes
+
+        ctypes.string_at(8)
+
+    assert "no result after 0.5 s" in judge_attend(endless, timeout=0.5).message
+    assert "segmentation fault" in judge_attend(crash).message
+    assert "ZeroDivisionError" in judge_attend(lambda *_: 1 / 0).message
+    assert "is NoneType, but a tensor" in judge_attend(lambda *_: None).message
+
+
+def test_a_place_that_names_no_function():
+    assert "file.py:function" in judge_attend("somewhere").message
+    assert "no file" in judge_attend("nowhere.py:attend").message
