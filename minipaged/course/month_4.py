@@ -38,7 +38,7 @@ PAPER_REQUESTS = {  # Kwon et al., SOSP 2023, Fig. 13: mean requests in a batch
 
 
 def length_histogram(requests: Sequence[Workload], width: int = 128, last: int = 1024) -> dict[str, dict[str, int]]:
-    """How many requests have prompts and outputs of 1 … width tokens, and so on; the last bar has all that are longer."""
+    """How many requests have prompts and outputs of 1 … width tokens, and so on; the last: all longer ones."""
     bars: dict[str, dict[str, int]] = {}
     for start in range(0, last + width, width):
         words = f"to {start + width}" if start < last else "more"
@@ -197,7 +197,7 @@ def a_and_b(num_blocks: int, block_size: int = 16) -> dict[str, Result]:
 
 
 def serve_seconds(requests: Sequence[Workload], num_blocks: int = 1024) -> float:
-    """Measured: how long the engine takes with the bundled model for made-up prompts, each answer at its full length."""
+    """Measured: how long the engine takes with the bundled model; each answer gets its full length."""
     import torch
 
     from minipaged.serving import LLM, SamplingParams
