@@ -64,9 +64,14 @@ def bench_kv(argv: Sequence[str]) -> int:
     except (OSError, RuntimeError) as error:
         print(f"minipaged bench kv: the peer could not be started: {error}", file=sys.stderr)
         return 2
-    results = kv.run(args.rounds, peer)
-    if peer:
-        peer.close()
+    try:
+        results = kv.run(args.rounds, peer)
+    except RuntimeError as error:
+        print(f"minipaged bench kv: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if peer:
+            peer.close()
     print(kv.table(results))
     if args.json:
         args.json.write_text(json.dumps({"machine": machine(), "seconds": results}, indent=1) + "\n")

@@ -114,7 +114,7 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
     names = list(dict.fromkeys(name for row in results.values() for name in row))
     lines = [f"{'microseconds':<40}" + "".join(f"{name:>16}" for name in names) + ("   ratio" if names[1:] else "")]
     for row, columns in results.items():
-        middle = [median(columns[name]) * 1e6 for name in names]
+        middle = [median(columns[name]) * 1e6 for name in names if name in columns]
         line = f"{row:<40}" + "".join(f"{value:>16,.2f}" for value in middle)
-        lines.append(line + (f"{middle[1] / middle[0]:>8.2f}" if names[1:] else ""))
+        lines.append(line + (f"{middle[1] / middle[0]:>8.2f}" if middle[1:] else ""))
     return "\n".join(lines)

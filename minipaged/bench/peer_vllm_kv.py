@@ -1,6 +1,6 @@
 """Run by the interpreter where vLLM is installed: vLLM's own pool and manager behind the adapter of kv_rows.py.
 
-Written against vLLM 0.32 and 0.33 (vllm/v1/core). Started by `minipaged bench kv --against vllm --python PATH`.
+Written against vLLM 0.32 (vllm/v1/core). Started by `minipaged bench kv --against vllm --python PATH`.
 """
 
 import os
@@ -52,12 +52,7 @@ class VllmAdapter:
         blocks = pool.get_new_blocks(n)
         keys = [i.to_bytes(32, "big") for i in range(n)]
         for key, block in zip(keys, blocks, strict=True):
-            with_group = make_block_hash_with_group_id(key, 0)
-            if hasattr(pool, "_insert_block_hash"):
-                pool._insert_block_hash(with_group, block)
-            else:
-                block.block_hash = with_group
-                pool.cached_block_hash_to_block.insert(with_group, block)
+            pool._insert_block_hash(make_block_hash_with_group_id(key, 0), block, num_tokens=16)
         pool.free_blocks(blocks)
         return keys
 
