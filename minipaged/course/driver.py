@@ -37,6 +37,7 @@ class Driver:
         )
         self.metadata: AttentionMetadata | None = None
         self.positions: dict[str, range] = {}
+        self._batch: list[Tensor] = []  # token ids and positions of the last step
 
     def step(self, *requests: CacheRequest) -> Tensor:
         """Compute all tokens of these requests that are not computed yet, in one flat batch without padding.
@@ -55,13 +56,18 @@ class Driver:
         self.storage.copy_blocks(self.manager.take_copies())
         self.positions = {r.request_id: range(r.num_computed_tokens, r.num_tokens) for r in requests}
         self.metadata = self._metadata(requests)
-        token_ids = [r.token_ids[p] for r in requests for p in self.positions[r.request_id]]
-        positions = [p for r in requests for p in self.positions[r.request_id]]
-        hidden = self.model.forward(
-            torch.tensor(token_ids), torch.tensor(positions), self.storage, self.metadata, self.backend
-        )
+        self._batch = [
+            torch.tensor([r.token_ids[p] for r in requests for p in self.positions[r.request_id]]),
+            torch.tensor([p for r in requests for p in self.positions[r.request_id]]),
+        ]
+        logits = self.logits_of_the_last_batch()
         for request in requests:
             request.num_computed_tokens = request.num_tokens
+        return logits
+
+    def logits_of_the_last_batch(self) -> Tensor:
+        """Run the last step's batch once more, as `metadata` now stands: for experiments with wrong tables."""
+        hidden = self.model.forward(*self._batch, self.storage, self.metadata, self.backend)
         return self.model.compute_logits(hidden[self.metadata.query_start_loc[1:].long() - 1])
 
     def _metadata(self, requests: Sequence[CacheRequest]) -> AttentionMetadata:
