@@ -49,7 +49,9 @@ def row_spans(sample: Sample) -> list[tuple[int, int, str]]:
 def _words(sample: Sample) -> str:
     found = holes(sample)
     largest = max((slots for _, slots in found), default=0)
-    words = f"{sample.running} requests; {sum(n for _, n in found):,} slots in {len(found)} holes, largest {largest:,}"
+    batch = f"{sample.running} request" + "s" * (sample.running != 1)
+    where = f"{len(found)} hole" + "s" * (len(found) != 1)
+    words = f"{batch}; {sum(n for _, n in found):,} slots in {where}" + f", largest {largest:,}" * bool(found)
     return words + (f"; the next request asks for {sample.refused:,}" if sample.refused else "")
 
 
@@ -137,6 +139,7 @@ def draw_card(
     running: (step, requests) at every event; mean: their time average while somebody waits.
     """
     used = {"token", "reserved", "internal", "external", "free"}
+    used |= {"duplicate"} if shares["duplicate"] else set()
     top, map_top = 0.5, 1.35
     plot_top = map_top + ROW * len(samples) + 0.35
     sketch = Sketch(WIDTH, plot_top + 1.5 + legend_height(used, WIDTH) + 0.2, title)

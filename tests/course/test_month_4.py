@@ -9,6 +9,7 @@ from minipaged.course.month_4 import (
     block_size_costs,
     explore,
     five_bars,
+    length_histogram,
     record,
     refused_for_shape,
     steps_with_budget,
@@ -30,6 +31,12 @@ def test_steps_with_a_token_budget():
     assert steps_with_budget(workload_a(1), 20) == 12
     with pytest.raises(ValueError, match="budget is 0"):
         steps_with_budget(workload_a(1), 0)
+
+
+def test_every_request_is_in_one_bar_of_the_histogram():
+    bars = length_histogram(sharegpt_like(300))
+    assert list(bars)[:2] == ["to 128", "to 256"]
+    assert [sum(row[kind] for row in bars.values()) for kind in ("prompt", "output")] == [300, 300]
 
 
 def test_tokens_of_a_and_b():

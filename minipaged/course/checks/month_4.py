@@ -318,7 +318,7 @@ def _hint_ab(key: str, got: Any, want: float, words: str, a: Result, b: Result) 
     plug_in=True,
     hints=(
         "What do you need to know about memory to find a hole? What happens to two holes side by side?",
-        "Keep the holes sorted by address. allocate takes the beginning of one; free puts a hole back and joins it with "
+        "Keep the holes sorted by address. allocate takes the beginning of one; free puts a hole back and joins it to "
         "the holes beside it, before and behind.",
         "allocate: for each hole (start, length): if length >= size: shrink or drop the hole, remember start → size, "
         "return start. free: size = owned.pop(address), else ValueError; add the hole; sort; join where end == start",
