@@ -61,17 +61,17 @@ def decode_kernel(
     q_offset = seq * q_stride_token + head[:, None] * q_stride_head + d[None, :]
     q = tl.load(q_ptr + q_offset, mask=in_group, other=0.0)
     m_i = tl.full([ROWS], float("-inf"), tl.float32)
-    l_i = tl.zeros([ROWS], tl.float32)
+    l_i = tl.full([ROWS], 0.0, tl.float32)
     if SINKS:  # a sink is one key more, with the score `sink` and the value 0
         m_i = tl.load(sinks_ptr + head)
         l_i += 1.0
-    acc = tl.zeros([ROWS, D_PAD], tl.float32)
+    acc = tl.full([ROWS, D_PAD], 0.0, tl.float32)
     start = 0
     if WINDOW:
         start = tl.maximum(seq_len - window, 0)
 
     m_i, l_i, acc = attend_range(
-        q.to(DOT_TYPE), tl.zeros([ROWS], tl.int32) + seq_len - 1, head, start, seq_len, m_i, l_i, acc,
+        q.to(DOT_TYPE), row * 0 + seq_len - 1, head, start, seq_len, m_i, l_i, acc,
         tables_ptr + seq * tables_stride, k_ptr + kv_head * k_stride_head, v_ptr + kv_head * v_stride_head,
         k_stride_block, k_stride_slot, k_stride_dim, v_stride_block, v_stride_slot, v_stride_dim,
         scale, slopes_ptr, soft_cap, window,

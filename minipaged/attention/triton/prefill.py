@@ -75,11 +75,11 @@ def prefill_kernel(
     q_offset = q_row[:, None] * q_stride_token + head[:, None] * q_stride_head + d[None, :]
     q = tl.load(q_ptr + q_offset, mask=mask, other=0.0)
     m_i = tl.full([ROWS], float("-inf"), tl.float32)
-    l_i = tl.zeros([ROWS], tl.float32)
+    l_i = tl.full([ROWS], 0.0, tl.float32)
     if SINKS:
         m_i = tl.load(sinks_ptr + head)
         l_i += 1.0
-    acc = tl.zeros([ROWS, D_PAD], tl.float32)
+    acc = tl.full([ROWS, D_PAD], 0.0, tl.float32)
     # The tile's last query token sees the most keys; its first one reaches back furthest in a sliding window.
     first_pos = seq_len - query_len + first
     stop = tl.minimum(first_pos + QUERY_TILE, seq_len)
