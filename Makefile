@@ -18,8 +18,10 @@ grade: .venv/.installed-lab  ## a table of your exercises
 notebooks: install  ## exercises from solutions, lessons and solutions executed; ONLY="FILE…" for some, REFRESH=1 to measure again
 	$(BIN)/python -m minipaged.course.notebook_tools build $(if $(REFRESH),--refresh) $(ONLY)
 
-bench: install  ## the benchmarks
-	$(BIN)/minipaged bench
+bench: install  ## the benchmarks that this machine can run
+	$(BIN)/minipaged bench kv
+	$(BIN)/minipaged bench attention
+	$(BIN)/minipaged bench fragmentation
 
 lint: install  ## style of the code and form of the notebooks
 	$(BIN)/ruff check .

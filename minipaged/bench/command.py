@@ -14,8 +14,6 @@ from pathlib import Path
 OWN_COMMANDS = {
     "attention": "minipaged.attention.bench",
     "fragmentation": "minipaged.bench.fragmentation",
-    "serve": "minipaged.serving.bench",
-    "generate": "minipaged.serving.bench_generate",
 }
 
 
@@ -88,11 +86,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if argv and argv[0] in ("-h", "--help") else 2
     if argv[0] == "kv":
         return bench_kv(argv[1:])
-    try:
-        module = importlib.import_module(OWN_COMMANDS[argv[0]])
-    except ModuleNotFoundError as error:
-        if error.name != OWN_COMMANDS[argv[0]]:
-            raise
-        print(f"minipaged bench {argv[0]}: this version has no such benchmark yet", file=sys.stderr)
-        return 2
-    return module.main(argv[1:])
+    return importlib.import_module(OWN_COMMANDS[argv[0]]).main(argv[1:])
