@@ -33,6 +33,8 @@ class BlockHasher:
     def __init__(self, algorithm: str = "sha256", seed: str | None = None) -> None:
         if algorithm not in HASH_ALGORITHMS:
             raise ValueError(f"hash algorithm {algorithm!r} is unknown; choose one of {', '.join(HASH_ALGORITHMS)}")
+        if seed is not None and not isinstance(seed, str):
+            raise TypeError(f"the hash seed is {seed!r}; it must be a str, or None for the rule of the algorithm")
         self.algorithm = algorithm
         if algorithm == "xxhash":
             self._hash = _xxh3_128()

@@ -52,6 +52,12 @@ def require_whole(name: str, value: int, low: int, high: int | None, way_out: st
     return value
 
 
+def require_bytes(name: str, value: bytes) -> None:
+    """Raise TypeError unless `value` is bytes or a bytearray."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f'{name} must be bytes, got {value!r} ({type(value).__name__}): write b"…", or text.encode()')
+
+
 def require_power_of_two(name: str, value: int, low: int = 1) -> int:
     """Return `value`, or raise ValueError unless it is a power of two and at least `low`."""
     require_whole(name, value, low, None, "use a power of two such as 4096")

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 
 from minipaged.os_paging.addresses import AddressFormat
 from minipaged.os_paging.books import MemoryBooks, Process
-from minipaged.os_paging.errors import AddressError, OutOfMemory, PageFault, ProtectionFault, require_whole
+from minipaged.os_paging.errors import (
+    AddressError,
+    OutOfMemory,
+    PageFault,
+    ProtectionFault,
+    require_bytes,
+    require_whole,
+)
 from minipaged.os_paging.memory import Frames, PageContent, Swap
 from minipaged.os_paging.mmu import MMU, Translation
 from minipaged.os_paging.page_table import READ, WRITE, PageTable, PageTableEntry, PageTableProtocol, Permission
@@ -164,6 +171,7 @@ class OperatingSystem(MemoryBooks):
 
     def write(self, pid: int, address: int, data: bytes) -> None:
         """Store bytes from a virtual address on, page by page. Raises as `read`; the page that failed is unchanged."""
+        require_bytes("data", data)
         done = 0
         for start, count in self._pieces(pid, address, len(data), WRITE):
             at = self.access(pid, start, WRITE)

@@ -5,7 +5,7 @@ Source: Bovet and Cesati, Understanding the Linux Kernel, chapter 15; the latenc
 
 from dataclasses import dataclass
 
-from minipaged.os_paging.errors import AddressError, require_power_of_two, require_whole
+from minipaged.os_paging.errors import AddressError, require_bytes, require_power_of_two, require_whole
 from minipaged.os_paging.replacement import ReplacementPolicy, make_policy
 
 MEMORY_NS = 100
@@ -66,7 +66,8 @@ class PageCache:
         return data[begin : begin + length]
 
     def write(self, inode: int, offset: int, data: bytes) -> None:
-        """Change bytes of a file. Raises AddressError outside the file."""
+        """Change bytes of a file. Raises AddressError outside the file, TypeError for what is no bytes."""
+        require_bytes("data", data)
         pages = self._page_range(inode, offset, len(data))
         self.disk.write_bytes(inode, offset, data)
         for index in pages:

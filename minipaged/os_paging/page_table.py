@@ -62,6 +62,16 @@ class PageTableProtocol(Protocol):
     def items(self) -> Iterator[tuple[int, PageTableEntry]]: ...
 
 
+def _require_entry(table: PageTableProtocol, page: int, entry: PageTableEntry) -> None:
+    """Raises AddressError when `page` has an entry already, and what is no good entry is refused."""
+    if table.lookup(page) is not None:
+        raise AddressError(f"page {page} is mapped already: unmap it first")
+    if not isinstance(entry, PageTableEntry):
+        raise TypeError(f"a page is mapped to a PageTableEntry, not to {entry!r}: write PageTableEntry(frame=…)")
+    if entry.frame is not None:
+        require_whole("frame", entry.frame, 0, None, "frames count from 0, and None means: not present", AddressError)
+
+
 def _cannot_unmap(page: int) -> AddressError:
     return AddressError(f"page {page} is not mapped: unmap only what was mapped")
 
@@ -86,9 +96,9 @@ class PageTable:
         return [("page table", self.format.require_page(page))]
 
     def map(self, page: int, entry: PageTableEntry) -> None:
-        """Put an entry for `page`. Raises AddressError outside the space or when the page has one already."""
-        if self.lookup(page) is not None:
-            raise AddressError(f"page {page} is mapped already: unmap it first")
+        """Put an entry for `page`. Raises AddressError outside the space, for a frame below 0, or when the page has an
+        entry already; TypeError for what is no entry."""
+        _require_entry(self, page, entry)
         self._entries[page] = entry
 
     def unmap(self, page: int) -> PageTableEntry:
@@ -118,6 +128,12 @@ class TwoLevelPageTable:
     def __init__(self, format: AddressFormat, entry_bytes: int = 4, table_bits: int | None = None):
         self.format = format
         self.entry_bytes = require_power_of_two("entry_bytes", entry_bytes)
+        if format.page_bits < 2:
+            raise ValueError(
+                f"the page number has {format.page_bits} bit, but two levels need at least 2: "
+                f"take smaller pages than {format.page_size} bytes, more address bits than {format.address_bits}, "
+                "or a PageTable of one level"
+            )
         if table_bits is None:
             fill_a_page = (format.page_size // entry_bytes).bit_length() - 1
             table_bits = max(1, min(fill_a_page, format.page_bits - 1))
@@ -142,9 +158,9 @@ class TwoLevelPageTable:
         return [*steps, (f"table {outer}", inner)] if outer in self._directory else steps
 
     def map(self, page: int, entry: PageTableEntry) -> None:
-        """Put an entry for `page`. Raises AddressError outside the space or when the page has one already."""
-        if self.lookup(page) is not None:
-            raise AddressError(f"page {page} is mapped already: unmap it first")
+        """Put an entry for `page`. Raises AddressError outside the space, for a frame below 0, or when the page has an
+        entry already; TypeError for what is no entry."""
+        _require_entry(self, page, entry)
         outer, inner = self.split(page)
         self._directory.setdefault(outer, {})[inner] = entry
 

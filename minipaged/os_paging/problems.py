@@ -14,6 +14,8 @@ from minipaged.os_paging.mmu import MMU
 from minipaged.os_paging.page_table import PageTable, PageTableEntry
 from minipaged.os_paging.simulate import simulate
 
+MAX_ON_PAPER = 100  # frames, references or operations: nobody works out more by hand
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -27,8 +29,9 @@ def replacement_problem(
     policy: str = "lru", frames: int = 3, seed: int = 0, length: int = 10, pages: int = 5
 ) -> Problem:
     """Follow a reference string through `frames` frames. Raises PolicyError and ValueError as `simulate` does."""
-    require_whole("length", length, 1, None, "ask for at least one reference")
+    _require_on_paper("length", length, "ask for at least one reference")
     require_whole("pages", pages, 1, None, "references need at least one page")
+    _require_on_paper("num_frames", frames, "memory needs at least one frame")
     trace = random.Random(seed).choices(range(pages), k=length)
     run = simulate(trace, frames, policy)
     task = (
@@ -41,11 +44,11 @@ def replacement_problem(
 
 def translation_problem(seed: int = 0, page_size: int = 16, address_bits: int = 7, count: int = 4) -> Problem:
     """Translate `count` virtual addresses with a page table of which some entries are empty."""
-    require_whole("count", count, 1, None, "ask for at least one address")
+    _require_on_paper("count", count, "ask for at least one address")
     format, rng = AddressFormat(address_bits, page_size), random.Random(seed)
     require_whole("pages", format.num_pages, 2, 64, "a problem on paper has 2 to 64 pages: change page_size")
     table, frames = PageTable(format), rng.sample(range(2 * format.num_pages), format.num_pages)
-    mapped = sorted(rng.sample(range(format.num_pages), (2 * format.num_pages + 2) // 3))
+    mapped = sorted(rng.sample(range(format.num_pages), _mapped(format.num_pages)))
     for page in mapped:
         table.map(page, PageTableEntry(frame=frames[page]))
     addresses = [rng.randrange(format.size) for _ in range(count)]
@@ -72,9 +75,14 @@ def translation_problem(seed: int = 0, page_size: int = 16, address_bits: int = 
     return Problem(task, tuple(solution))
 
 
+def _mapped(num_pages: int) -> int:
+    """Two thirds of the pages, and at least one page is left to fault on."""
+    return min((2 * num_pages + 2) // 3, num_pages - 1)
+
+
 def allocation_problem(fit: str = "first fit", seed: int = 0, total: int = 64, length: int = 8) -> Problem:
     """Follow requests and frees through a contiguous allocator. Raises ValueError for an unknown `fit`."""
-    require_whole("length", length, 1, None, "ask for at least one operation")
+    _require_on_paper("length", length, "ask for at least one operation")
     require_whole("total", total, 8, None, "requests take up to a third of memory")
     for attempt in range(200):
         task, steps = _operations(random.Random(f"{seed}/{attempt}"), fit, total, length)
@@ -85,6 +93,10 @@ def allocation_problem(fit: str = "first fit", seed: int = 0, total: int = 64, l
     question = "Where does each request go? Which holes are left? Is one refused though the free total suffices?"
     title = f"Allocation: {fit} in a memory of {total} units, empty at first."
     return Problem((title, *(f"  {line}" for line in task), question), tuple(solution))
+
+
+def _require_on_paper(name: str, value: int, way_out: str) -> None:
+    require_whole(name, value, 1, MAX_ON_PAPER, f"{way_out}, and for no more than one can do on paper")
 
 
 def _operations(rng: random.Random, fit: str, total: int, length: int) -> tuple[list[str], list[AllocatorStep]]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from minipaged.os_paging.errors import PolicyError, require_whole
 from minipaged.os_paging.replacement import ReplacementPolicy, make_policy
 
+POLICY_METHODS = ("on_load", "on_hit", "on_remove", "victim")
+MAX_RECORDED_FRAMES = 65_536  # each step keeps a copy of all frames
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -82,7 +85,18 @@ def _checked(trace: Sequence[int], num_frames: int) -> None:
 
 
 def _resolve(policy: str | ReplacementPolicy, trace: Sequence[int]) -> ReplacementPolicy:
-    return make_policy(policy, trace) if isinstance(policy, str) else policy
+    if isinstance(policy, str):
+        return make_policy(policy, trace)
+    if isinstance(policy, type):
+        name = policy.__name__
+        raise PolicyError(f"{name} is a class, not a replacement policy: pass an object, {name}()")
+    missing = [name for name in POLICY_METHODS if not callable(getattr(policy, name, None))]
+    if missing:
+        raise PolicyError(
+            f"{policy!r} is no replacement policy, it has no {', '.join(missing)}: give a name such as 'lru', or an "
+            "object with the methods of ReplacementPolicy"
+        )
+    return policy
 
 
 def choose_victim(policy: ReplacementPolicy, resident: Collection[int], pinned: frozenset[int]) -> int:
@@ -105,6 +119,8 @@ def simulate(
     ValueError or TypeError for a bad trace or frame count, PolicyError for an unknown policy or a forbidden victim.
     """
     _checked(trace, num_frames)
+    way_out = "each step keeps all frames; count_faults has no such limit"
+    require_whole("num_frames", num_frames, 1, MAX_RECORDED_FRAMES, way_out)
     chosen = _resolve(policy, trace)
     frames: list[int | None] = [None] * num_frames
     steps = []

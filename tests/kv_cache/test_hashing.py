@@ -51,3 +51,8 @@ def test_salt_is_in_the_first_block_only():
     request = CacheRequest("r", [1] * 8, cache_salt="s", adapter="a")
     assert extra_keys(request, 0, 4) == (("adapter", "a"), ("cache_salt", "s"))
     assert extra_keys(request, 4, 8) == (("adapter", "a"),)
+
+
+def test_the_seed_is_text():
+    with pytest.raises(TypeError, match=r"the hash seed is b'x'; it must be a str"):
+        BlockHasher("sha256", seed=b"x")

@@ -358,3 +358,13 @@ def test_check_integrity_finds_a_wrong_entry():
     system.processes[pid].table.lookup(0).frame = 3
     with pytest.raises(AssertionError, match="process 1 page 0: entry and content name other frames"):
         system.check_integrity()
+
+
+@pytest.mark.parametrize("data", ["x", 5, None])
+def test_only_bytes_are_written(data):
+    system = OperatingSystem(num_frames=2, page_size=16, address_bits=8)
+    pid = system.spawn()
+    system.map(pid, page=0, content=b"abc")
+    with pytest.raises(TypeError, match="data must be bytes, got"):
+        system.write(pid, 0, data)
+    assert system.read(pid, 0, 3) == b"abc"

@@ -88,3 +88,10 @@ def test_bad_caches():
         PageCache(Disk({}), 0)
     with pytest.raises(ValueError, match="page_size is 12, which is no power of two"):
         PageCache(Disk({}, page_size=12), 1)
+
+
+def test_only_bytes_are_written():
+    cache = PageCache(Disk({7: bytearray(b"abcd")}), capacity=2)
+    with pytest.raises(TypeError, match=r"data must be bytes, got 'x' \(str\)"):
+        cache.write(7, 0, "x")
+    assert cache.disk.files[7] == b"abcd"

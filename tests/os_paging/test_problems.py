@@ -35,6 +35,11 @@ def test_translation_problem_solves_what_it_asks(seed):
     assert any(line.endswith("page fault") for line in solution)
 
 
+@pytest.mark.parametrize("page_size", [2, 4, 8, 16, 32, 64])
+def test_every_translation_problem_has_a_fault(page_size):
+    assert any(line.endswith("page fault") for line in translation_problem(1, page_size).solution)
+
+
 @pytest.mark.parametrize("fit", list(ALLOCATORS))
 def test_allocation_problem_shows_a_refusal(fit):
     for seed in range(5):
@@ -56,6 +61,19 @@ def test_the_command_line(capsys):
     for kind in ("translation", "allocation"):
         assert main(["--problem", kind, "--solve"]) == 0
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--frames", "1000000000"], "num_frames"),
+        (["--length", "1000000000"], "length"),
+        (["--problem", "allocation", "--length", "101"], "length"),
+    ],
+)
+def test_a_problem_stays_on_paper(options, name, capsys):
+    assert main(options) == 2
+    assert f"{name} is {options[-1]}, but must be from 1 to 100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -248,3 +248,16 @@ def test_programs_that_take_turns_thrash_when_their_working_sets_do_not_fit():
     assert set(take_turns(3, 3_000)) == set(range(30))
     with pytest.raises(ValueError, match="num_programs is 0"):
         take_turns(0, 10)
+
+
+@pytest.mark.parametrize("run", [simulate, count_faults])
+@pytest.mark.parametrize("policy", [None, 3, LRU])
+def test_what_is_no_policy_is_refused(run, policy):
+    with pytest.raises(PolicyError, match=r"is no replacement policy|is a class"):
+        run([1, 2], 3, policy)
+
+
+def test_recording_has_a_limit_and_counting_has_none():
+    with pytest.raises(ValueError, match=r"num_frames is 1000000000000, but must be from 1 to 65536.*count_faults"):
+        simulate([1, 2, 1], 10**12)
+    assert count_faults([1, 2, 1], 10**12) == 2

@@ -205,6 +205,7 @@ def test_a_stale_translation_is_what_invalidate_prevents():
         (lambda: TwoLevelPageTable(AddressFormat(8, 16)).unmap(3), "page 3 is not mapped"),
         (lambda: PageTable(AddressFormat(8, 16), entry_bytes=3), "entry_bytes is 3, which is no power of two"),
         (lambda: TwoLevelPageTable(AddressFormat(8, 16), table_bits=4), "table_bits is 4, but must be from 1 to 3"),
+        (lambda: TwoLevelPageTable(AddressFormat(8, 128)), "the page number has 1 bit, but two levels need at least 2"),
         (lambda: TLB(0), "entries is 0"),
         (lambda: TLB(8, ways=3), "8 entries do not divide into sets of 3 ways"),
         (lambda: TLB(8, policy="clock"), "there is no TLB policy 'clock': choose one of 'lru', 'fifo', 'random'"),
@@ -224,3 +225,15 @@ def test_mapping_twice_is_refused(kind):
     with pytest.raises(AddressError, match="page 3 is mapped already: unmap it first"):
         table.map(3, PageTableEntry(frame=2))
     assert table.lookup(3) is first
+
+
+@both_tables
+def test_what_is_no_entry_is_refused(kind):
+    table = kind(AddressFormat(8, 16))
+    with pytest.raises(TypeError, match=r"not to 7: write PageTableEntry\(frame=…\)"):
+        table.map(3, 7)
+    with pytest.raises(AddressError, match="frame is -1, but must be at least 0"):
+        table.map(3, PageTableEntry(frame=-1))
+    with pytest.raises(TypeError, match="frame must be an int, got 'x'"):
+        table.map(3, PageTableEntry(frame="x"))
+    assert list(table.items()) == []
