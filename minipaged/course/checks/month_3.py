@@ -37,6 +37,12 @@ def check_hash_chain(answer: Callable[[list[int], int], list[bytes]], expect: Ex
         got=first,
         hint="hashlib.sha256(…).digest() gives bytes. Python's hash() is made for dictionaries, not for names.",
     )
+    expect.that(
+        all(len(name) == 32 for name in first),
+        rule="A name is one sha256 digest, 32 bytes, however long the past.",
+        got=[f"{len(name)} bytes" for name in first],
+        hint="Do not keep what you hash, only its digest: hashlib.sha256(…).digest().",
+    )
     again = expect.call(answer, [1, 2, 3, 4, 5, 6, 7, 8], 4)
     expect.equal(
         again, first, rule="Equal pasts have equal names.", case="the same tokens twice", hint="Use no random seed."
@@ -476,7 +482,10 @@ LAB_PROMPTS = [
         "an empty list, block.block_hash = None",
     ),
     vllm="vllm/v1/core/block_pool.py · BlockHashToBlockMap, and kv_cache_utils.py · hash_block_tokens",
-    reference=tuple(f"minipaged.kv_cache.prefix_cache.PrefixCache.{name}" for name in ("lookup", "insert", "remove")),
+    reference=(
+        "minipaged.kv_cache.prefix_cache.PrefixCache",
+        *(f"minipaged.kv_cache.prefix_cache.PrefixCache.{name}" for name in ("lookup", "insert", "remove")),
+    ),
     requires=("torch",),
 )
 def check_my_prefix_cache(answer: type, expect: Expect) -> None:
@@ -489,6 +498,8 @@ def check_my_prefix_cache(answer: type, expect: Expect) -> None:
 
 def _check_hashes(cache: PrefixCache, expect: Expect) -> None:
     one, other = (expect.call(cache.hash_block, None, tokens, None) for tokens in ([1, 2], [3, 4]))
+    digest = "Return the digest of a hash, as in 3.1."
+    expect.that(isinstance(one, bytes), rule="A name is a string of bytes.", got=one, hint=digest)
     past = "The same block, another past: its K and V are different. Hash the parent's name too."
     names = [expect.call(cache.hash_block, parent, [5, 6], None) for parent in (one, other, None)]
     rule = "A name covers the whole past."
@@ -593,18 +604,14 @@ def _check_engine(answer: type, expect: Expect) -> None:
         "too much -> None; all blocks are still free",
     ),
     vllm="tests/v1/core/test_prefix_caching.py hunts the same bugs in vLLM's manager",
+    reference=("minipaged.course.faulty_caches.FAULTY",),
 )
 def check_bug_hunt(answer: Callable, expect: Expect) -> None:
     """broken_rules(make_manager) -> list of rules."""
     healthy = expect.call(answer, KVCacheManager)
     name = "Your test must pass a manager that is right, or nobody will believe it when it fails."
     rule = "A good test finds the bug, and only the bug."
-    expect.that(
-        isinstance(healthy, list | set | tuple),
-        rule="broken_rules returns a list of rules.",
-        got=healthy,
-        hint="Collect the names of the broken rules in a list.",
-    )
+    _expect_names(healthy, expect)
     expect.equal(sorted(healthy), [], rule=rule, case="a manager without a bug", hint=name)
     missed = {
         "stale hash": "After another request has used every block, the first one's content is gone: 0 tokens may hit.",
@@ -614,8 +621,18 @@ def check_bug_hunt(answer: Callable, expect: Expect) -> None:
     }
     for bug in RULES:
         found = expect.call(answer, FAULTY[bug])
+        _expect_names(found, expect)
         hint = missed[bug]
         if set(found) - {bug}:
             hint = "One bug at a time: this manager breaks one rule, so the probes for the others must not see it."
         case = f"a manager with the bug: {bug}"
         expect.equal(sorted(found), [bug], rule=rule, case=case, hint=hint)
+
+
+def _expect_names(found: object, expect: Expect) -> None:
+    expect.that(
+        isinstance(found, list | set | tuple) and all(isinstance(name, str) for name in found),
+        rule="broken_rules returns a list of rules.",
+        got=found,
+        hint="Collect the names of the broken rules in a list, and return it in every case.",
+    )

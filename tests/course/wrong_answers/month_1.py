@@ -259,6 +259,17 @@ def write(page_table, page, offset, byte, ref_counts, frames, free_frames):
     ref_counts[new] = 1
     page_table[page] = new
 """),
+    Wrong("1.6", "moves the frame instead of copying it", "copy the frame first", _FORK + """
+def write(page_table, page, offset, byte, ref_counts, frames, free_frames):
+    old = page_table[page]
+    if ref_counts[old] > 1:
+        new = free_frames.pop(0)
+        frames[new] = frames.pop(old)
+        ref_counts[old] -= 1
+        ref_counts[new] = 1
+        page_table[page] = new
+    frames[page_table[page]][offset] = byte
+"""),
     Wrong("1.6", "the old count stays", "lower its count", _FORK + """
 def write(page_table, page, offset, byte, ref_counts, frames, free_frames):
     if ref_counts[page_table[page]] > 1:

@@ -40,6 +40,11 @@ def hash_chain(token_ids, block_size):
         names.append(parent)
     return names
 """),
+    Wrong("3.1", "keeps the text instead of its digest", "only its digest", """
+def hash_chain(token_ids, block_size):
+    ends = range(block_size, len(token_ids) + 1, block_size)
+    return [repr(token_ids[:end]).encode() for end in ends]
+"""),
     Alternative("3.1", "hashes the whole past each time", """
 def hash_chain(token_ids, block_size):
     stops = range(block_size, len(token_ids) + 1, block_size)
@@ -611,6 +616,11 @@ class MyPrefixCache:
 def broken_rules(make_manager):
     broken = []
     return broken
+"""),
+    Wrong("3.12", "returns a list only when all is well", "in every case", """
+def broken_rules(make_manager):
+    if make_manager is KVCacheManager:
+        return []
 """),
     Wrong("3.12", "accuses everybody", "pass a manager that is right", """
 def broken_rules(make_manager):
