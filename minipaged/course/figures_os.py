@@ -65,7 +65,13 @@ def draw_translation(
     lines.append(f"Virtual address {address:#x}: page {page}, offset {offset}.")
 
     sketch = Sketch(WIDTH, 3.5, title)
-    left, wide = 1.75, min(0.26, 6.5 / format.address_bits)
+    boxes = [f"{array}[{index}]" for array, index in walk]
+    if tlb is not None:
+        boxes = ["TLB: hit" if hit else "TLB: miss", *boxes]
+        lines.append(f"TLB {'hit: the page table is not read' if hit else 'miss'}.")
+    widths = [0.3 + 0.085 * len(words) for words in boxes]
+    left, row = 1.75, sum(widths) + 0.3 * len(boxes) + 1.05  # the boxes and the frame's name behind them
+    wide = min(max(0.26, row / format.address_bits), 6.5 / format.address_bits)  # the offset passes to their right
     middle = left + format.page_bits * wide
     right = middle + format.offset_bits * wide
     sketch.text(0.15, 0.85, "virtual address", weight="bold")
@@ -79,15 +85,10 @@ def draw_translation(
         sketch.text(right - 0.05, 2.25, "unchanged", size=8, colour=DARK)
 
     sketch.text(0.15, 1.75, "page → frame", weight="bold")
-    boxes = [f"{array}[{index}]" for array, index in walk]
-    if tlb is not None:
-        boxes = ["TLB: hit" if hit else "TLB: miss", *boxes]
-        lines.append(f"TLB {'hit: the page table is not read' if hit else 'miss'}.")
     x = left
     sketch.arrow(left + format.page_bits * wide / 2, 1.02, left + format.page_bits * wide / 2, 1.5)
-    for number, words in enumerate(boxes):
+    for number, (words, width) in enumerate(zip(boxes, widths, strict=True)):
         skipped = hit and number > 0
-        width = 0.3 + 0.085 * len(words)
         sketch.box(x, 1.55, width, 0.38, "free", GREY if skipped else "#000000", dashed=skipped)
         sketch.text(x + width / 2, 1.74, words, ha="center", colour=GREY if skipped else "#000000")
         x += width
