@@ -237,9 +237,10 @@ class KVCacheManager:
     def _check_allocation(
         self, request: CacheRequest, num_new_tokens: int, num_hit_tokens: int, hits: Sequence[KVCacheBlock]
     ) -> None:
-        if num_new_tokens < 1:
+        if not isinstance(num_new_tokens, int) or num_new_tokens < 1:
             raise ValueError(
-                f"num_new_tokens is {num_new_tokens} for request {request.request_id!r}; allocate for at least 1 token"
+                f"num_new_tokens is {num_new_tokens!r} for request {request.request_id!r}; it must be a whole number: "
+                "allocate for at least 1 token"
             )
         if num_hit_tokens != len(hits) * self.block_size:
             raise ValueError(

@@ -298,3 +298,11 @@ def test_a_subclass_may_name_blocks_its_own_way():
     manager = KVCacheManager(8, 2, prefix_cache=Unchained())
     start(manager, CacheRequest("r", [1, 2, 3, 4, 5]))
     assert manager.get_computed_blocks(CacheRequest("s", [3, 4, 9]))[1] == 2  # equal block, other past: it hits
+
+
+@pytest.mark.parametrize("wrong", ["3", 3.0, None, 0])
+def test_new_tokens_are_counted_in_whole_numbers(wrong):
+    manager = KVCacheManager(4, 4)
+    with pytest.raises(ValueError, match="it must be a whole number: allocate for at least 1 token"):
+        manager.allocate_slots(CacheRequest("r", [1, 2, 3]), wrong)
+    assert manager.pool.num_free_blocks == 4
