@@ -3,10 +3,12 @@
 import argparse
 import json
 import sys
+import time
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
-from minipaged.fragmentation import PAPER, POOL_SLOTS, Result, compare
+from minipaged.fragmentation import PAPER, POOL_SLOTS, Paged, Result, compare, simulate
 from minipaged.os_paging.allocators import ALLOCATORS
 from minipaged.workloads import mean_lengths, sharegpt_like
 
@@ -26,6 +28,24 @@ def table(results: dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
+def scaling(counts: Sequence[int], sigma: float, seed: int) -> str:
+    """Time and peak memory of the paged simulation for growing traces; both beside the tokens that were generated."""
+    lines = [f"{'requests':>10}{'generated tokens':>18}{'seconds':>10}{'µs a token':>12}{'peak KiB':>10}"]
+    for count in counts:
+        if count < 1:
+            continue
+        requests = sharegpt_like(count, sigma, seed=seed)
+        tokens = sum(request.output_tokens for request in requests)
+        tracemalloc.start()  # the trace itself is made before: what is traced is the simulation's own
+        start = time.perf_counter()
+        simulate(requests, Paged(POOL_SLOTS))
+        seconds = time.perf_counter() - start
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        lines.append(f"{count:>10,}{tokens:>18,}{seconds:>10.1f}{1e6 * seconds / tokens:>12.2f}{peak // 1024:>10,}")
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 when the bars were printed, 2 when the arguments ask for the impossible."""
     parser = argparse.ArgumentParser(prog="minipaged bench fragmentation", description=__doc__)
@@ -35,11 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--allocator", choices=list(ALLOCATORS), default="buddy", help="for the three that reserve")
     parser.add_argument("--png", type=Path, default=Path("fragmentation.png"), help="the picture (fragmentation.png)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument(
+        "--scaling", action="store_true", help="instead: the cost of the paged system as the trace grows"
+    )
     args = parser.parse_args(argv)
     if args.requests < 1:
         parser.error(f"--requests is {args.requests}; it must be at least 1")
     if args.sigma < 0:
         parser.error(f"--sigma is {args.sigma}; a spread is at least 0")
+    if args.scaling:
+        print(scaling([args.requests // 100, args.requests // 10, args.requests], args.sigma, args.seed))
+        return 0
     requests = sharegpt_like(args.requests, args.sigma, seed=args.seed)
     results = compare(requests, allocator=args.allocator)
     if not results["paged"].saturated_steps:

@@ -47,8 +47,12 @@ def sweep(
 ) -> list[Outcome]:
     """`function` of every setting, in order, on all cores.
 
-    `executor` may be any `concurrent.futures` executor: Dask's `Client.get_executor()` or Ray's pool send the work to
-    a cluster. By default a process pool of the standard library is made and closed. `function` must be importable.
+    `executor` may be any `concurrent.futures` executor. To use a Dask cluster:
+
+        from distributed import Client
+        sweep(function, settings, Client("tcp://scheduler:8786").get_executor())
+
+    By default a process pool of the standard library is made and closed. `function` must be importable.
     """
     if executor is None:
         with ProcessPoolExecutor() as own:

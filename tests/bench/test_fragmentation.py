@@ -30,3 +30,9 @@ def test_refusals(tmp_path, capsys):
     for wrong in (["--requests", "0"], ["--sigma", "-1"], ["--allocator", "magic"]):
         with pytest.raises(SystemExit):
             main(["fragmentation", *wrong])
+
+
+def test_scaling_has_a_line_for_each_size(capsys):
+    assert main(["fragmentation", "--requests", "300", "--scaling"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["3", "30", "300"]

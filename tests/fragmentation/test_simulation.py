@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from distributed import Client, LocalCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,3 +158,12 @@ def test_sweep_passes_an_error_on():
 
     with ThreadPoolExecutor(1) as threads, pytest.raises(RuntimeError, match="setting 1"):
         sweep(fail, [1, 2], threads, progress=False)
+
+
+def test_sweep_over_a_dask_cluster():
+    """A cluster of threads in this process; `Client(address)` would reach a real one the same way."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        assert sweep(square, [3, 1, 2], client.get_executor(), progress=False) == [9, 1, 4]
