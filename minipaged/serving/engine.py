@@ -201,14 +201,15 @@ class LLMEngine:
 
     def _fail(self, output: SchedulerOutput | None) -> None:
         """A step raised: end its requests and leave nothing behind."""
-        requests = list(output.scheduled) if output is not None else []
-        if output is None:  # the scheduler itself failed: end all that hold blocks
+        if output is not None:
+            requests, unknown = list(output.scheduled), set(output.swapped_in)
+        else:  # the scheduler itself failed: end all that hold blocks, and trust none of them
             everyone = [member for group in self._groups.values() for member in group.live_members()]
             requests = [member for member in everyone if self.manager.has_blocks(member.request_id)]
-        swapped_in = set(output.swapped_in) if output is not None else set()
+            unknown = set(requests)
         for request in requests:
             # What was not computed before this step may hold anything. A returning sequence: all of it.
-            self.manager.uncache(request, 0 if request in swapped_in else request.num_computed_tokens)
+            self.manager.uncache(request, 0 if request in unknown else request.num_computed_tokens)
         for group in {request.group.request_id: request.group for request in requests}.values():
             for member in group.live_members():
                 self.processor.finish(member, RequestStatus.FINISHED_ERROR)

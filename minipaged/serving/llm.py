@@ -73,6 +73,9 @@ class LLM:
         _check_sizes(num_blocks, block_size, null_block)
         check_bool("enable_prefix_caching", enable_prefix_caching)
         check_int("seed", seed)
+        check_bool("check_integrity", check_integrity)
+        _check_model(model)
+        _check_dtype_and_device(dtype, device)
         unknown = scheduling.keys() - inspect.signature(SchedulerConfig).parameters.keys()
         if unknown:
             known = ", ".join(inspect.signature(SchedulerConfig).parameters)
@@ -205,6 +208,26 @@ def _check_sizes(num_blocks: int | None, block_size: int, null_block: bool) -> N
     if num_blocks < fewest:
         reason = " (one is the null block)" if null_block else ""
         raise ValueError(f"num_blocks is {num_blocks}; a pool needs at least {fewest}{reason}, or None for a default")
+
+
+def _check_model(model: object) -> None:
+    pair = isinstance(model, tuple) and len(model) == 2 and hasattr(model[0], "config")
+    if not pair and not isinstance(model, str | Path):
+        raise TypeError(
+            f'model is a {type(model).__name__}; give "tiny", the path of a checkpoint folder, or the pair '
+            "(model, tokenizer) that load_model returned"
+        )
+
+
+def _check_dtype_and_device(dtype: object, device: object) -> None:
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is {dtype!r} ({type(dtype).__name__}); give torch.float32, float16 or bfloat16")
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device is {device!r}; give "cpu", or "cuda" on a machine with a GPU') from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'device is {str(device)!r}, but this torch finds no GPU here; leave it at "cpu"')
 
 
 def _make_manager(parts, num_blocks, block_size, enable_caching, null_block, free_order) -> KVCacheManager:

@@ -47,7 +47,12 @@ def make_part(name: str, factory: Callable, *args, **kwargs):
         raise TypeError(f"parts[{name!r}] cannot be made as {PARTS[name][1]}: {error}") from error
     except ValueError:  # no signature to look at, as for some built-in classes
         pass
-    return check_part(name, factory(*args, **kwargs))
+    try:
+        part = factory(*args, **kwargs)
+    except Exception as error:
+        error.add_note(f"(while the engine made parts[{name!r}] as {PARTS[name][1]})")
+        raise
+    return check_part(name, part)
 
 
 def check_part(name: str, part):

@@ -43,6 +43,7 @@ class SamplingParams:
 
     stop_strings: tuple[str, ...] = field(init=False, repr=False)
     stop_tokens: frozenset[int] = field(init=False, repr=False)
+    greedy: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_int("n", self.n, low=1)
@@ -60,13 +61,10 @@ class SamplingParams:
         check_bool("ignore_eos", self.ignore_eos)
         if self.sharing not in ("fork", "prefix_cache"):
             raise ValueError(f'sharing is {self.sharing!r}; choose "fork" or "prefix_cache"')
-        # Frozen, so that one object can serve many requests; the two derived fields are set once, here.
+        # Frozen, so that one object can serve many requests; the derived fields are set once, here.
         object.__setattr__(self, "stop_strings", _stop_strings(self.stop))
         object.__setattr__(self, "stop_tokens", frozenset(_stop_token_ids(self.stop_token_ids)))
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature < GREEDY_BELOW
+        object.__setattr__(self, "greedy", self.temperature < GREEDY_BELOW)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,8 @@ class TestBadInput:
                 [1] * 7,
                 {"max_tokens": 35},
                 ValueError,
-                r"prompt \(7 tokens\) \+ max_tokens \(35\) = 42 tokens need 11 blocks of 4 tokens, but the pool has 10; "
-                r"shorten the prompt, or set max_tokens to at most 34, or give the pool num_blocks=11",
+                r"prompt \(7 tokens\) \+ max_tokens \(35\) = 42 tokens need 11 blocks of 4 tokens, but the pool "
+                r"has 10; shorten the prompt, or set max_tokens to at most 34, or give the pool num_blocks=11",
             ),
             ([1] * 50, {"max_tokens": 1}, ValueError, "need 13 blocks .* the pool has 10; shorten the prompt, or give"),
             ([1] * 30, {"max_tokens": 60}, ValueError, r"the model's length is 80; .*max_tokens to at most 11"),

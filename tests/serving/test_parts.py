@@ -325,7 +325,7 @@ class TestWrongParts:
             ([BlockTable], TypeError, "parts is a list; give a dict"),
             ({"block_table": BlockTable(4)}, TypeError, r"parts\['block_table'\] is a BlockTable object; give"),
             ({"attention": "triton"}, TypeError, r"parts\['attention'\] is a name"),
-            ({"block_table": Half}, TypeError, "Half lacks append_blocks, blocks, num_missing_blocks, replace_block, slot"),
+            ({"block_table": Half}, TypeError, "Half lacks append_blocks, blocks, num_missing_blocks"),
             ({"scheduler": Lazy}, TypeError, "Lazy lacks add_request, finish_request, fork_request, running, waiting"),
             ({"attention": type("Blind", (), {})}, TypeError, "Blind is no attention backend: it lacks name, write"),
         ],

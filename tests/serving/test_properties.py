@@ -74,6 +74,43 @@ def blocks_needed(prompt, params, block_size) -> int:
     return width * -(-(len(prompt) + params.max_tokens - 1) // block_size)
 
 
+YES = st.just(True)
+# Beams whose sequences hold many blocks, beside an older request that wants them.
+BEAMS_UNDER_PRESSURE = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 3), min_size=1, max_size=4),
+        st.one_of(
+            st.builds(BeamSearchParams, beam_width=st.integers(2, 4), max_tokens=st.integers(4, 10), ignore_eos=YES),
+            st.builds(SamplingParams, max_tokens=st.integers(10, 30), ignore_eos=YES),
+        ),
+        st.integers(0, 4),
+        st.just(0),
+    ),
+    min_size=2,
+    max_size=4,
+)
+
+
+class ContentOfTheCache:
+    """Every block that can be found by a hash holds the tokens that this hash stands for, at their positions."""
+
+    def __init__(self, llm):
+        self.llm, self.tokens = llm, {}
+
+    def check(self, groups):
+        manager, storage = self.llm.engine.manager, self.llm.engine.runner.storage
+        size = manager.block_size
+        for group in groups:
+            for member in group.members:
+                for index, name in enumerate(member.block_hashes):
+                    self.tokens[name] = (index * size, member.token_ids[index * size : (index + 1) * size])
+        for block in manager.pool.blocks:
+            if block.block_hash is not None:
+                start, tokens = self.tokens[block.block_hash]
+                written = storage.k_cache[1][block.block_id, :, 0].tolist()
+                assert written == [[token, start + place] for place, token in enumerate(tokens)], block
+
+
 @lru_cache(maxsize=4096)
 def _alone(prompt, params):
     """The continuations of one prompt, each generated alone, in a pool that is never short, with nothing shared."""
@@ -105,15 +142,28 @@ def _alone(prompt, params):
 )
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_text_is_that_of_an_ample_pool(engine, requests, spare, aborts, fail_on):
+    check(engine, requests, spare, aborts, fail_on)
+
+
+@given(engine=ENGINES, requests=BEAMS_UNDER_PRESSURE, spare=st.integers(0, 2))
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_beams_under_pressure(engine, requests, spare):
+    check(engine | {"max_num_seqs": 20, "watermark": 0.0, "null_block": False}, requests, spare)
+
+
+def check(engine, requests, spare, aborts=(), fail_on=frozenset()):
+    """Run all to the end in a pool that holds the largest of them and ``spare`` blocks, checking at every step."""
     most = max(blocks_needed(prompt, params, engine["block_size"]) for prompt, params, _, _ in requests)
     num_blocks = most + spare + engine["null_block"]
     llm = make_llm(HashModel(fail_on=fail_on), num_blocks=num_blocks, **engine)
-    ids, outputs, given_up, aborted = {}, {}, set(), set()
+    outputs, given_up, aborted, groups = {}, set(), set(), {}
+    content = ContentOfTheCache(llm)
     for step in range(3000):
         for number, (prompt, params, arrival, priority) in enumerate(requests):
             if arrival == step:
                 rank = priority if engine["policy"] == "priority" else 0
-                ids[llm.engine.add_request(prompt, params, str(number), priority=rank)] = number
+                llm.engine.add_request(prompt, params, str(number), priority=rank)
+        groups |= llm.engine._groups
         for when, number in aborts:
             if when == step and llm.engine.abort(str(number)):
                 aborted.add(number)
@@ -124,6 +174,7 @@ def test_text_is_that_of_an_ample_pool(engine, requests, spare, aborts, fail_on)
             assert str(error) == "the device was lost", error  # noqa: PT017 (any other error is a finding)
             llm.engine.check_integrity()
             given_up |= {int(output.request_id) for output in llm.engine.take_failed()}
+        content.check(groups.values())
         if step > 12 and not llm.engine.has_unfinished_requests():
             break
     else:

@@ -7,6 +7,8 @@ import random
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minipaged.serving import BeamSearchParams, SamplingParams
 from minipaged.serving.sampler import probabilities, sample, top_logprobs
@@ -85,22 +87,46 @@ def test_draws_follow_the_softmax(temperature):
 
 
 def test_top_k_draws_from_the_k_best_only():
-    found = draw(SamplingParams(temperature=1.0, top_k=2))
-    wanted = softmax()[[0, 1]] / softmax()[[0, 1]].sum()
-    assert found[2:].sum() == 0
-    assert (found[:2] - wanted).abs().max() < 0.025
+    found = draw(SamplingParams(temperature=1.0, top_k=3))
+    wanted = softmax()[[0, 1, 4]] / softmax()[[0, 1, 4]].sum()
+    assert found[[2, 3]].sum() == 0
+    assert (found[[0, 1, 4]] - wanted).abs().max() < 0.025
 
 
 def test_top_p_takes_the_smallest_set_that_reaches_it():
-    # Sorted probabilities: .53 .19 .19 .07 .03
-    for top_p, kept in ((0.5, [0]), (0.54, [0, 1]), (0.75, [0, 1, 4]), (0.97, [0, 1, 2, 4]), (1.0, [0, 1, 2, 3, 4])):
-        probs = probabilities(LOGITS, [SamplingParams(temperature=1.0, top_p=top_p)])[0]
+    logits = torch.tensor([[0.53, 0.2, 0.18, 0.06, 0.03]]).log()
+    for top_p, kept in ((0.5, [0]), (0.54, [0, 1]), (0.75, [0, 1, 2]), (0.95, [0, 1, 2, 3]), (1.0, [0, 1, 2, 3, 4])):
+        probs = probabilities(logits, [SamplingParams(temperature=1.0, top_p=top_p)])[0]
         assert probs.nonzero().flatten().tolist() == kept, top_p
 
 
 def test_top_p_works_on_what_top_k_left():
     # After top-k 2 the two probabilities are .73 and .27 of what is left.
-    assert probabilities(LOGITS, [SamplingParams(temperature=1.0, top_k=2, top_p=0.7)])[0].nonzero().numel() == 1
+    logits = torch.tensor([[0.53, 0.2, 0.18, 0.06, 0.03]]).log()
+    kept = probabilities(logits, [SamplingParams(temperature=1.0, top_k=2, top_p=0.7)])[0].nonzero().flatten()
+    assert kept.tolist() == [0]
+
+
+@given(st.integers(0, 10**6), st.integers(-1, 12), st.floats(0.01, 1.0))
+@settings(deadline=None, derandomize=True)
+def test_cuts_are_those_of_a_loop_over_sorted_tokens(seed, top_k, top_p):
+    logits = torch.randn(1, 10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).float() * 2
+    exact = logits[0].double().softmax(-1).tolist()
+    best = sorted(range(10), key=lambda token: -exact[token])[: top_k if top_k > 0 else 10]
+    total, kept, mass = sum(exact[token] for token in best), [], 0.0
+    for token in best:
+        if abs(mass - top_p * total) < 1e-6:
+            return  # at the edge, rounding decides
+        if mass < top_p * total or top_p == 1:
+            kept.append(token)
+        mass += exact[token]
+    probs = probabilities(logits, [SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p)])[0]
+    assert probs.nonzero().flatten().tolist() == sorted(kept)
+
+
+def test_equal_probabilities_are_kept_together():
+    probs = probabilities(LOGITS, [SamplingParams(temperature=1.0, top_k=2)])[0]
+    assert probs.nonzero().flatten().tolist() == [0, 1, 4]
 
 
 def test_a_row_does_not_depend_on_the_others():

@@ -189,3 +189,23 @@ class TestPreemptionBySwap:
         for request_id in ids:
             llm.engine.abort(request_id)
         assert_empty(llm)
+
+    @pytest.mark.parametrize("where", ["read_in", "schedule"])
+    def test_a_return_that_fails_leaves_no_stale_hash(self, where):
+        """A returning sequence's blocks are named again before their content is back."""
+        llm = make_llm(num_blocks=9, watermark=0.0, preemption="swap")
+        scheduler, space = llm.engine.scheduler, llm.engine.runner.swap_space
+
+        def lost(*args):
+            raise OSError("the disk was lost")
+
+        if where == "read_in":
+            space.read_in = lost
+        else:
+            swap_in = scheduler._swap_in
+            scheduler._swap_in = lambda request, output: (swap_in(request, output), lost())
+        with pytest.raises(OSError, match="the disk was lost"):
+            llm.generate(PROMPTS, LONG)
+        assert_empty(llm)
+        for prompt, wanted in zip(PROMPTS, WANTED, strict=True):  # one by one: no swap is needed
+            assert tokens_of(llm.generate([prompt], LONG)) == [wanted]
