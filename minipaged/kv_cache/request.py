@@ -1,7 +1,9 @@
 """What the KV cache manager needs to know about a request: its tokens, and how far they are computed."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import NamedTuple
 
 
@@ -35,7 +37,12 @@ class CacheRequest:
     was_scheduled: bool = field(default=False, repr=False)  # had slots before: its hits are counted apart
 
     def __post_init__(self) -> None:
-        self.token_ids = list(self.token_ids)
+        try:
+            self.token_ids = array("q", list(self.token_ids)).tolist()  # whole numbers only, checked in C
+        except (TypeError, OverflowError) as error:
+            raise TypeError(
+                f"request {self.request_id!r}: token_ids must be whole numbers below 2**63 in a list ({error})"
+            ) from None
         if not self.token_ids:
             raise ValueError(
                 f"request {self.request_id!r} has no tokens; a request needs at least 1 token, so give it a prompt"
@@ -48,4 +55,9 @@ class CacheRequest:
 
     def append_token(self, token_id: int) -> None:
         """Append one generated token. Its K and V are not in the cache yet: the cache lags by one."""
-        self.token_ids.append(token_id)
+        try:
+            self.token_ids.append(index(token_id))
+        except TypeError:
+            raise TypeError(
+                f"request {self.request_id!r}: token {token_id!r} is no token id; append a whole number"
+            ) from None

@@ -306,3 +306,13 @@ def test_new_tokens_are_counted_in_whole_numbers(wrong):
     with pytest.raises(ValueError, match="it must be a whole number: allocate for at least 1 token"):
         manager.allocate_slots(CacheRequest("r", [1, 2, 3]), wrong)
     assert manager.pool.num_free_blocks == 4
+
+
+@pytest.mark.parametrize("tokens", [[1, 2.5], ["a"], "text", [None], [2**70], 7.5])
+def test_tokens_are_whole_numbers(tokens):
+    with pytest.raises(TypeError, match="request 'r': token_ids must be whole numbers"):
+        CacheRequest("r", tokens)
+    request = CacheRequest("r", [1])
+    with pytest.raises(TypeError, match="is no token id"):
+        request.append_token(tokens)
+    assert request.token_ids == [1]
