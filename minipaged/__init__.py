@@ -41,7 +41,7 @@ def _choose_triton_mode() -> None:
     """Without a GPU, switch Triton's interpreter on. This works only before triton is imported."""
     if "TRITON_INTERPRET" in os.environ or gpu_present():
         return
-    if "triton" in sys.modules:
+    if sys.modules.get("triton") is not None:  # None there: its import is blocked
         raise ImportError(
             "triton was imported before minipaged, and this machine has no GPU: triton kernels would fail with "
             "'0 active drivers'. Put `import minipaged` before `import triton` (and before importing a transformers "

@@ -108,15 +108,19 @@ def _lab(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from minipaged.course.framework import exercises_of, get_exercise
+    from minipaged.course.errors import CourseError
+    from minipaged.course.framework import exercises_of, get_exercise, months
     from minipaged.course.from_files import check_from_notebook
 
-    if args.exercise.isdigit():
+    if args.exercise.isdecimal():
         wanted = [exercise.id for exercise in exercises_of(int(args.exercise))]
+        if not wanted:
+            there = ", ".join(map(str, months()))
+            raise CourseError(f"month {args.exercise} has no exercises; the months that have some: {there}")
     else:
         wanted = [get_exercise(args.exercise).id]
     results = [check_from_notebook(exercise_id) for exercise_id in wanted]
-    return 0 if results and all(results) else 1
+    return 0 if all(results) else 1
 
 
 def _hint(args: argparse.Namespace) -> int:
@@ -142,9 +146,12 @@ def _reset(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
+    from minipaged.course.errors import CourseError
     from minipaged.course.notebook_tools import grade
     from minipaged.course.paths import course_root
 
+    if not args.timeout > 0:
+        raise CourseError(f"--timeout is {args.timeout:g}; give the seconds that a cell may take, more than 0")
     root = course_root()
     graded = grade.grade_months(root, args.months or grade.months_with_exercises(root), args.timeout)
     print(grade.table(graded))

@@ -1,5 +1,7 @@
 """Checks and resets from the command line, on the notebooks as they are saved."""
 
+import contextlib
+import io
 import linecache
 
 from minipaged.course import checking, progress
@@ -25,7 +27,8 @@ def check_from_notebook(exercise_id: str) -> bool:
         )
     namespace: dict[str, object] = {"__name__": "__main__"}
     for number, source in enumerate(setup_sources(notebook), start=1):
-        _run(source, f"<set-up cell {number}>", namespace)
+        with contextlib.redirect_stdout(io.StringIO()):  # what the given cells print is for the notebook's reader
+            _run(source, f"<set-up cell {number}>", namespace)
     try:
         _run(source_of(answer), f"<answer {exercise_id}>", namespace)
     except SyntaxError as error:

@@ -1,5 +1,6 @@
 """The tensors: one K and one V cache a layer, cut into physical blocks. Allocated once, at the start."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -39,8 +40,15 @@ class KVCacheStorage:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         # One contiguous tensor each for K and V: this is the "90 % of the GPU" that a server takes at its start.
-        self._keys = torch.zeros(shape, dtype=dtype, device=device)
-        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self._keys = torch.zeros(shape, dtype=dtype, device=device)
+            self._values = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:  # torch's out-of-memory errors are of this kind
+            gigabytes = 2 * math.prod(shape) * dtype.itemsize / 1e9
+            raise ValueError(
+                f"num_blocks is {num_blocks}: the KV cache would take {gigabytes:,.1f} GB, more than {device} can "
+                f"give; lower num_blocks or block_size"
+            ) from error
         self.k_cache = list(self._keys)
         self.v_cache = list(self._values)
         self.num_layers, self.num_blocks, self.block_size = num_layers, num_blocks, block_size

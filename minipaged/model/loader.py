@@ -16,6 +16,7 @@ from minipaged.model.tokenizer import Tokenizer
 
 TINY_FOLDER = Path(__file__).parent / "tiny"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+STORED_DTYPES = ("F64", "F32", "F16", "BF16")
 
 # A checkpoint stores these matrices one by one; the model holds them stacked, so that one product serves all.
 PACKED = {
@@ -91,6 +92,7 @@ def read_weights(file: Path, config: ModelConfig) -> dict[str, Tensor]:
             names = set(stored.keys())
             found = {name: tuple(stored.get_slice(name).get_shape()) for name in names & expected.keys()}
             _check_tensors(file, expected, found, names)
+            _check_dtypes(file, {name: stored.get_slice(name).get_dtype() for name in expected})
             return _pack({name: stored.get_tensor(name) for name in expected}, config.num_layers)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
@@ -125,6 +127,26 @@ def _check_tensors(
             raise CheckpointError(
                 f"{file}: tensor {name!r} has shape {list(found[name])}, config.json asks for {list(shape)}. "
                 f"These files belong to different models: copy both from the same checkpoint."
+            )
+    # What this decoder would leave out changes the answer: more layers, biases. (Old files store RoPE's frequencies.)
+    left_out = sorted(
+        name
+        for name in names - expected.keys()
+        if name.startswith("model.layers.") and not name.endswith("rotary_emb.inv_freq")
+    )
+    if left_out:
+        raise CheckpointError(
+            f"{file}: {len(left_out)} tensors have no place in the model that config.json describes, the first is "
+            f"{left_out[0]!r}. These files belong to different models: copy both from the same checkpoint."
+        )
+
+
+def _check_dtypes(file: Path, dtypes: dict[str, str]) -> None:
+    for name, dtype in dtypes.items():
+        if dtype not in STORED_DTYPES:
+            raise CheckpointError(
+                f"{file}: tensor {name!r} is stored as {dtype}; this decoder reads {', '.join(STORED_DTYPES)}, not "
+                f"quantised weights. Choose an unquantised checkpoint."
             )
 
 

@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         outputs = llm.generate(args.prompts, params, progress=sys.stderr.isatty())
     except (ValueError, TypeError, ImportError) as error:
-        print(f"minipaged generate: {error}", file=sys.stderr)
+        notes = getattr(error, "__notes__", [])  # which of several prompts
+        print(" ".join([f"minipaged generate: {error}", *notes]), file=sys.stderr)
         return 2
     if args.trace:
         for decision in llm.engine.trace:

@@ -135,6 +135,20 @@ def test_more_tokens_than_embeddings(random_folder):
         load_model(random_folder)
 
 
+def test_tensors_that_would_be_left_out(random_folder):
+    name = "model.layers.0.self_attn.q_proj.bias"
+    change_weights(random_folder, lambda weights: weights.update({name: torch.zeros(48)}))
+    with pytest.raises(CheckpointError, match=f"1 tensors have no place .* the first is '{name}'"):
+        load_model(random_folder)
+
+
+def test_quantised_weights(random_folder):
+    name = "model.layers.0.mlp.up_proj.weight"
+    change_weights(random_folder, lambda weights: weights.update({name: weights[name].to(torch.int8)}))
+    with pytest.raises(CheckpointError, match=f"'{name}' is stored as I8; this decoder reads"):
+        load_model(random_folder)
+
+
 def test_unneeded_tensors_are_no_problem(random_folder):
     change_weights(random_folder, lambda weights: weights.update({"model.rotary_emb.inv_freq": torch.zeros(8)}))
     load_model(random_folder)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from minipaged import LLM
 from minipaged.cli import main
 
 PROMPT = "Four score and seven years ago our"
@@ -90,6 +92,9 @@ def test_trace_goes_to_stderr(capsys):
         ([PROMPT, "--temperature", -1], "temperature is -1"),
         ([PROMPT, "--beam", 2, "--n", 3], "--beam searches, it does not draw"),
         ([PROMPT, "--beam", 0], "beam_width is 0"),
+        ([PROMPT, ""], "the prompt is empty: there is no token to predict from; give at least 1 token (prompt 1 of 2)"),
+        ([PROMPT, "--device", "tpu9"], "device is 'tpu9'; give"),
+        ([PROMPT, "--num-blocks", 10**12], "lower num_blocks"),
     ],
     ids=lambda value: str(value)[-40:],
 )
@@ -99,3 +104,26 @@ def test_what_is_wrong_in_one_line(capsys, arguments, message):
     assert out == ""
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_gpu_that_is_not_there(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    status, out, err = run(capsys, PROMPT, "--device", "cuda")
+    assert (status, out) == (2, "")
+    assert "device is 'cuda', but this torch finds no GPU" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": None}, TypeError, "model is a NoneType; give"),
+        ({"model": (1, 2)}, TypeError, "model is a tuple; give"),
+        ({"dtype": "float32"}, TypeError, "dtype is 'float32'"),
+        ({"check_integrity": "yes"}, TypeError, "check_integrity is 'yes'"),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_wrong_kind_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        LLM(**arguments)
