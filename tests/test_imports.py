@@ -2,6 +2,7 @@
 need no heavy package."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from minipaged import gpu_present
 
 PACKAGE = Path(__file__).parents[1] / "minipaged"
 FLOORS = (
@@ -127,3 +130,17 @@ def test_the_operating_systems_room_needs_the_standard_library_only() -> None:
 
 def test_importing_minipaged_imports_nothing_heavy() -> None:
     assert heavy("minipaged") == ""
+
+
+@pytest.mark.parametrize(("before", "status"), [("import triton", 1), ("sys.modules['triton'] = None", 0)])
+def test_triton_must_not_come_first(before: str, status: int) -> None:
+    """Blocked (None in sys.modules) is not imported: what needs no triton works."""
+    pytest.importorskip("triton")
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    code = f"import sys\n{before}\nimport minipaged"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if gpu_present():
+        assert done.returncode == 0
+    else:
+        assert (done.returncode, "imported before minipaged" in done.stderr) == (status, bool(status))

@@ -82,8 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = ["kv", *OWN_COMMANDS]
     if not argv or argv[0] not in names:
         asked = f"unknown benchmark {argv[0]!r}; " if argv and argv[0] not in ("-h", "--help") else ""
-        print(f"{asked}usage: minipaged bench {{{','.join(names)}}} [options]", file=sys.stderr)
-        return 0 if argv and argv[0] in ("-h", "--help") else 2
+        wanted = bool(argv) and not asked
+        usage = f"{asked}usage: minipaged bench {{{','.join(names)}}} [options]"
+        print(usage, file=sys.stdout if wanted else sys.stderr)
+        return 0 if wanted else 2
     if argv[0] == "kv":
         return bench_kv(argv[1:])
     return importlib.import_module(OWN_COMMANDS[argv[0]]).main(argv[1:])
