@@ -85,7 +85,11 @@ class LLM:
         backend = check_part("attention", get_backend(parts.get("attention", attention), device=device))
         check_block_size(backend, block_size)
 
-        self.model, self.tokenizer = model if isinstance(model, tuple) else load_model(model, dtype, device)
+        if isinstance(model, tuple):  # loaded before: the cache is made to fit it
+            self.model, self.tokenizer = model
+            dtype, device = getattr(self.model, "dtype", dtype), getattr(self.model, "device", device)
+        else:
+            self.model, self.tokenizer = load_model(model, dtype, device)
         sizes = self.model.config
         num_blocks = num_blocks or default_num_blocks(sizes, block_size, dtype)
         storage = KVCacheStorage(

@@ -44,7 +44,8 @@ class SchedulerConfig:
 
 
 class Decision(NamedTuple):
-    """One line of the trace. ``action``: run, admit, swap_in, wait, preempt, swap_out, finish."""
+    """One line of the trace. ``action``: admit, run, wait, preempt, swap_out, swap_in, finish; the static baseline
+    also has hold. ``num_tokens``: this step's tokens where the request runs, else all it has so far."""
 
     step: int
     action: str

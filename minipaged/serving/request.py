@@ -22,9 +22,8 @@ class RequestStatus(Enum):
     FINISHED_ABORTED = "abort"
     FINISHED_ERROR = "error"
 
-    @property
-    def finished(self) -> bool:
-        return self.name.startswith("FINISHED")
+    def __init__(self, word: str) -> None:
+        self.finished = word in ("stop", "length", "abort", "error")
 
 
 class Request(CacheRequest):

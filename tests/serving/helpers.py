@@ -159,10 +159,38 @@ def assert_empty(llm: LLM) -> None:
         assert engine.runner.swap_space.num_free_blocks == engine.runner.swap_space.num_blocks
 
 
+class ContentOfTheCache:
+    """Every block that can be found by a hash holds the tokens that this hash stands for, at their positions."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm, self.tokens, self.requests = llm, {}, []
+        allocate = llm.engine.manager.allocate_slots
+
+        def remembering(request, *args, **kwargs):
+            self.requests.append(request)
+            return allocate(request, *args, **kwargs)
+
+        llm.engine.manager.allocate_slots = remembering
+
+    def check(self) -> None:
+        manager, storage = self.llm.engine.manager, self.llm.engine.runner.storage
+        size = manager.block_size
+        for request in set(self.requests):
+            for index, name in enumerate(request.block_hashes):
+                self.tokens[name] = (index * size, request.token_ids[index * size : (index + 1) * size])
+        self.requests = []
+        for block in manager.pool.blocks:
+            if block.block_hash is not None:
+                start, tokens = self.tokens[block.block_hash]
+                written = storage.k_cache[1][block.block_id, :, 0].tolist()
+                assert written == [[token, start + place] for place, token in enumerate(tokens)], block
+
+
 __all__ = [
     "EOS",
     "VOCAB",
     "BeamSearchParams",
+    "ContentOfTheCache",
     "HashModel",
     "SamplingParams",
     "WrongSlotRead",

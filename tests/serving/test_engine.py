@@ -116,6 +116,7 @@ class TestBadInput:
             ({"blok_size": 8}, TypeError, "LLM has no argument 'blok_size'"),
             ({"enable_prefix_caching": "yes"}, TypeError, "enable_prefix_caching is 'yes'"),
             ({"seed": None}, TypeError, "seed is None"),
+            ({"device": "toaster"}, ValueError, "device is 'toaster'; give"),
             ({"preemption": "swap", "num_cpu_blocks": -1}, ValueError, "num_cpu_blocks is -1"),
         ],
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.serving.helpers import (
     BeamSearchParams,
+    ContentOfTheCache,
     HashModel,
     SamplingParams,
     assert_empty,
@@ -91,26 +92,6 @@ BEAMS_UNDER_PRESSURE = st.lists(
 )
 
 
-class ContentOfTheCache:
-    """Every block that can be found by a hash holds the tokens that this hash stands for, at their positions."""
-
-    def __init__(self, llm):
-        self.llm, self.tokens = llm, {}
-
-    def check(self, groups):
-        manager, storage = self.llm.engine.manager, self.llm.engine.runner.storage
-        size = manager.block_size
-        for group in groups:
-            for member in group.members:
-                for index, name in enumerate(member.block_hashes):
-                    self.tokens[name] = (index * size, member.token_ids[index * size : (index + 1) * size])
-        for block in manager.pool.blocks:
-            if block.block_hash is not None:
-                start, tokens = self.tokens[block.block_hash]
-                written = storage.k_cache[1][block.block_id, :, 0].tolist()
-                assert written == [[token, start + place] for place, token in enumerate(tokens)], block
-
-
 @lru_cache(maxsize=4096)
 def _alone(prompt, params):
     """The continuations of one prompt, each generated alone, in a pool that is never short, with nothing shared."""
@@ -156,14 +137,13 @@ def check(engine, requests, spare, aborts=(), fail_on=frozenset()):
     most = max(blocks_needed(prompt, params, engine["block_size"]) for prompt, params, _, _ in requests)
     num_blocks = most + spare + engine["null_block"]
     llm = make_llm(HashModel(fail_on=fail_on), num_blocks=num_blocks, **engine)
-    outputs, given_up, aborted, groups = {}, set(), set(), {}
+    outputs, given_up, aborted = {}, set(), set()
     content = ContentOfTheCache(llm)
     for step in range(3000):
         for number, (prompt, params, arrival, priority) in enumerate(requests):
             if arrival == step:
                 rank = priority if engine["policy"] == "priority" else 0
                 llm.engine.add_request(prompt, params, str(number), priority=rank)
-        groups |= llm.engine._groups
         for when, number in aborts:
             if when == step and llm.engine.abort(str(number)):
                 aborted.add(number)
@@ -174,7 +154,7 @@ def check(engine, requests, spare, aborts=(), fail_on=frozenset()):
             assert str(error) == "the device was lost", error  # noqa: PT017 (any other error is a finding)
             llm.engine.check_integrity()
             given_up |= {int(output.request_id) for output in llm.engine.take_failed()}
-        content.check(groups.values())
+        content.check()
         if step > 12 and not llm.engine.has_unfinished_requests():
             break
     else:

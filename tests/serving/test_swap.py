@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minipaged.kv_cache import IntegrityError
 from minipaged.kv_cache.storage import KVCacheStorage
 from minipaged.kv_cache.swap import SwapSpace
-from tests.serving.helpers import SamplingParams, assert_empty, greedy, make_llm, tokens_of
+from tests.serving.helpers import ContentOfTheCache, SamplingParams, assert_empty, greedy, make_llm, tokens_of
 
 
 def storage_with_content(num_blocks=6, dtype=torch.float32) -> KVCacheStorage:
@@ -194,7 +194,7 @@ class TestPreemptionBySwap:
     def test_a_return_that_fails_leaves_no_stale_hash(self, where):
         """A returning sequence's blocks are named again before their content is back."""
         llm = make_llm(num_blocks=9, watermark=0.0, preemption="swap")
-        scheduler, space = llm.engine.scheduler, llm.engine.runner.swap_space
+        scheduler, space, content = llm.engine.scheduler, llm.engine.runner.swap_space, ContentOfTheCache(llm)
 
         def lost(*args):
             raise OSError("the disk was lost")
@@ -207,5 +207,4 @@ class TestPreemptionBySwap:
         with pytest.raises(OSError, match="the disk was lost"):
             llm.generate(PROMPTS, LONG)
         assert_empty(llm)
-        for prompt, wanted in zip(PROMPTS, WANTED, strict=True):  # one by one: no swap is needed
-            assert tokens_of(llm.generate([prompt], LONG)) == [wanted]
+        content.check()
