@@ -21,7 +21,7 @@ from tests.serving.helpers import (
     naive_beam_search,
 )
 
-EXAMPLES = int(os.environ.get("MINIPAGED_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("MINIPAGED_EXAMPLES", "100"))
 
 # Few different prompts, with common beginnings: so that blocks are shared and hit.
 PROMPTS = st.builds(
