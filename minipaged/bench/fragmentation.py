@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 import time
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,21 +28,29 @@ def table(results: dict[str, Result]) -> str:
 
 
 def scaling(counts: Sequence[int], sigma: float, seed: int) -> str:
-    """Time and peak memory of the paged simulation for growing traces; both beside the tokens that were generated."""
-    lines = [f"{'requests':>10}{'generated tokens':>18}{'seconds':>10}{'µs a token':>12}{'peak KiB':>10}"]
-    for count in counts:
-        if count < 1:
-            continue
+    """Time and memory of the paged simulation for growing traces, beside the tokens that were generated.
+
+    `grown` is by how much the run raised the process's peak memory; the trace itself is made before.
+    """
+    lines = [f"{'requests':>10}{'generated tokens':>18}{'seconds':>10}{'µs a token':>12}{'grown, MiB':>12}"]
+    for count in filter(None, counts):
         requests = sharegpt_like(count, sigma, seed=seed)
         tokens = sum(request.output_tokens for request in requests)
-        tracemalloc.start()  # the trace itself is made before: what is traced is the simulation's own
-        start = time.perf_counter()
+        peak, start = peak_memory(), time.perf_counter()
         simulate(requests, Paged(POOL_SLOTS))
-        seconds = time.perf_counter() - start
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        lines.append(f"{count:>10,}{tokens:>18,}{seconds:>10.1f}{1e6 * seconds / tokens:>12.2f}{peak // 1024:>10,}")
+        seconds, grown = time.perf_counter() - start, (peak_memory() - peak) / 2**20
+        lines.append(f"{count:>10,}{tokens:>18,}{seconds:>10.1f}{1e6 * seconds / tokens:>12.2f}{grown:>12.1f}")
     return "\n".join(lines)
+
+
+def peak_memory() -> int:
+    """The largest resident size of this process so far, in bytes; 0 where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024  # Linux counts KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
