@@ -113,8 +113,10 @@ class Scheduler:
         self.running.remove(victim)
         insort(self.waiting, victim, key=_key)
         output.preempted.append(victim)
-        action = "swap_out" if swapped else "preempt"
-        self._note(output, action, victim, victim.num_tokens, f"{asking.request_id} needs a block and is older")
+        reason = "no block is free, and it is the newest"
+        if victim is not asking:
+            reason = f"{asking.request_id} needs a block and is older"
+        self._note(output, "swap_out" if swapped else "preempt", victim, victim.num_tokens, reason)
         return given_up
 
     # Waiting requests
