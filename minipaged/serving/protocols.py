@@ -81,13 +81,6 @@ class SchedulerOutput:
         self.scheduled.append(request)
         self.num_scheduled_tokens[request.request_id] = num_tokens
 
-    def drop(self, request: Request) -> int:
-        """Take a request out of the batch again. Returns its tokens, 0 if it was not in."""
-        if request.request_id not in self.num_scheduled_tokens:
-            return 0
-        self.scheduled.remove(request)
-        return self.num_scheduled_tokens.pop(request.request_id)
-
 
 @runtime_checkable
 class Scheduler(Protocol):

@@ -89,7 +89,7 @@ class RequestGroup:
 
     ``arrival`` is the engine's count of requests. ``seats`` is how many sequences the group may have at a time: the
     scheduler keeps that many free when it admits the first one. ``lockstep`` is True for beam search, whose
-    sequences must all be in the pool to take the next step; so they are preempted together.
+    sequences must all be in the pool to take the next step: if one was preempted, the others wait for it.
     """
 
     lockstep = False

@@ -25,7 +25,8 @@ class Scheduler:
     Both lists are sorted by ``Request.key``. Why nobody starves and nothing loops for ever: the running request
     with the smallest key is served first and may take the blocks of all others; nobody may overtake the first of
     the waiting; and a request that does not fit into the whole pool was refused at the door. So the smallest key
-    always gets on, finishes, and hands the role to the next.
+    always gets on, finishes, and hands the role to the next. (The paper preempts all sequences of a prompt together.
+    Here each is on its own; the same argument holds for beams, because all beams of a prompt fit into the pool.)
     """
 
     def __init__(self, config: SchedulerConfig, manager: KVCacheManager, swap_space=None) -> None:
@@ -68,43 +69,34 @@ class Scheduler:
     # Running requests
 
     def _schedule_running(self, output: SchedulerOutput, budget: int) -> int:
+        """Returns what is left of the token budget."""
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
             num_tokens = min(request.num_uncomputed_tokens, budget)
+            index += 1
             if num_tokens == 0:  # a beam that waits for its siblings
-                index += 1
                 continue
             while self.manager.allocate_slots(request, num_tokens) is None:
-                budget += self._preempt_newest(request, output)
-                if request.status is not RequestStatus.RUNNING:  # it was the newest itself
+                victim = self.running[-1]  # the newest: it comes after ``request``, or it is ``request``
+                self._preempt(victim, request, output)
+                if victim is request:
                     return budget
             output.add(request, num_tokens)
             budget -= num_tokens
             self._note(output, "run", request, num_tokens, "running")
-            index += 1
         return budget
 
-    def _preempt_newest(self, asking: Request, output: SchedulerOutput) -> int:
-        """Make room for ``asking``. Returns how many tokens of this step's batch were given up."""
-        newest = self.running[-1]
-        victims = [r for r in self.running if r.group is newest.group] if newest.group.lockstep else [newest]
-        if len(victims) == len(self.running) and asking in victims:
+    def _preempt(self, victim: Request, asking: Request, output: SchedulerOutput) -> None:
+        """Take all blocks of ``victim``; the paper's all-or-nothing. Its tokens so far are kept."""
+        if len(self.running) == 1:
             raise OutOfBlocksError(
                 f"request {asking.request_id} runs alone and needs a block for token {asking.num_computed_tokens}, "
-                f"but {self.manager.num_free_blocks} of {self.manager.pool.num_blocks} blocks are free. It was "
+                f"but {self.manager.num_free_blocks} of {self.manager.num_usable_blocks} blocks are free. It was "
                 "admitted because the whole pool is enough for it: so blocks were lost. check_integrity() of "
                 "the manager says which; if you plugged in a part of your own, look at its free path first"
             )
-        return sum(self._preempt(victim, asking, output) for victim in reversed(victims))
-
-    def _preempt(self, victim: Request, asking: Request, output: SchedulerOutput) -> int:
-        """Take all blocks of ``victim``; the paper's all-or-nothing. Its tokens so far are kept."""
-        given_up = output.drop(victim)
-        if given_up:  # scheduled a moment ago: its new blocks are hashed, but nothing was computed
-            self.manager.uncache(victim, victim.num_computed_tokens)
-        # A copy-on-write of this step is planned but not done: such a block cannot be saved, only computed again.
-        swapped = self.config.preemption == "swap" and not given_up and self._swap_out(victim, output)
+        swapped = self.config.preemption == "swap" and self._swap_out(victim, output)
         self.manager.free(victim)
         if not swapped:
             victim.num_computed_tokens = 0
@@ -117,7 +109,6 @@ class Scheduler:
         if victim is not asking:
             reason = f"{asking.request_id} needs a block and is older"
         self._note(output, "swap_out" if swapped else "preempt", victim, victim.num_tokens, reason)
-        return given_up
 
     # Waiting requests
 

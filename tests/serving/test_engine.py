@@ -334,6 +334,22 @@ class TestFailure:
         assert [o.token_ids for o in outputs] == [greedy(PROMPT, 5, ignore_eos=True)] * 3
 
 
+    def test_a_copy_that_was_planned_and_never_done(self, monkeypatch):
+        """The step after the fork breaks off before the copies: the source must not be held for ever."""
+        llm = make_llm()
+        prepare, count = llm.engine.runner.prepare, iter(range(100))
+
+        def breaks(output):
+            if next(count) == 1:
+                raise RuntimeError("no memory")
+            return prepare(output)
+
+        monkeypatch.setattr(llm.engine.runner, "prepare", breaks)
+        with pytest.raises(RuntimeError, match="no memory"):
+            llm.generate([PROMPT], SamplingParams(n=3, max_tokens=5, ignore_eos=True))
+        assert_empty(llm)
+
+
 def test_stats_count():
     llm = make_llm()
     llm.generate([PROMPT, [9]], SamplingParams(max_tokens=4, ignore_eos=True))

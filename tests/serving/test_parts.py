@@ -160,7 +160,7 @@ class MyScheduler:
         return output
 
     def preempt(self, victim, output):
-        assert output.drop(victim) == 0
+        assert victim not in output.scheduled
         self.manager.free(victim)
         victim.num_computed_tokens = 0
         victim.status = RequestStatus.PREEMPTED

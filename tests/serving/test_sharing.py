@@ -111,7 +111,7 @@ class TestBeamSearch:
         assert_empty(llm)
 
     @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-    def test_beams_are_preempted_together_and_come_back(self, preemption):
+    def test_beams_wait_for_a_preempted_sibling(self, preemption):
         params = BeamSearchParams(beam_width=3, max_tokens=13, ignore_eos=True)
         llm = make_llm(num_blocks=12, watermark=0.0, preemption=preemption, trace=True)
         llm.engine.add_request([2] * 19, SamplingParams(max_tokens=20, ignore_eos=True), "old")
@@ -122,7 +122,7 @@ class TestBeamSearch:
             outputs |= {o.request_id: o for o in llm.engine.step()}
         assert [o.token_ids for o in outputs["beam"].outputs] == [t for t, _ in naive_beam_search([1, 2, 3], params)]
         out = [d for d in llm.engine.trace if d.action in ("preempt", "swap_out")]
-        assert len(out) >= 3
+        assert len(out) >= 1
         assert {d.request_id.split("/")[0] for d in out} == {"beam"}
         assert_empty(llm)
 
