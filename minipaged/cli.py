@@ -5,6 +5,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import minipaged
 
@@ -61,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     grade = add("grade", _grade, "run the exercise notebooks and print a table")
     grade.add_argument("months", type=int, nargs="*", metavar="MONTH", help="default: all")
     grade.add_argument("--timeout", type=float, default=60, help="seconds a cell may take (default 60)")
+    grade.add_argument("--submissions", type=Path, metavar="FOLDER", help="grade a class: a folder a learner")
+    grade.add_argument("--csv", type=Path, metavar="FILE", help="with --submissions: where the table goes (grades.csv)")
+    grade.add_argument("--memory", type=float, metavar="GIB", help="with --submissions: memory a notebook may use (8)")
     add("update-exercises", _update, "today's exercise notebooks, with your answers kept")
     for name, (_, words) in ELSEWHERE.items():
         commands.add_parser(name, help=words, add_help=False)
@@ -153,10 +157,30 @@ def _grade(args: argparse.Namespace) -> int:
     if not args.timeout > 0:
         raise CourseError(f"--timeout is {args.timeout:g}; give the seconds that a cell may take, more than 0")
     root = course_root()
+    if args.submissions is not None:
+        return _grade_submissions(args, root)
+    for option in ("csv", "memory"):
+        if getattr(args, option) is not None:
+            raise CourseError(f"--{option} goes with --submissions FOLDER, which grades a class")
     graded = grade.grade_months(root, args.months or grade.months_with_exercises(root), args.timeout)
     print(grade.table(graded))
     grades = [one for rows in graded.values() for one in rows]
     return 0 if grades and all(one.status == grade.PASSED for one in grades) else 1
+
+
+def _grade_submissions(args: argparse.Namespace, root: Path) -> int:
+    from minipaged.course.errors import CourseError
+    from minipaged.course.notebook_tools import submissions
+
+    memory, path = 8.0 if args.memory is None else args.memory, args.csv or Path("grades.csv")
+    if not memory >= 2:
+        raise CourseError(f"--memory is {memory:g} GiB; a kernel with torch needs at least 2")
+    if not path.parent.is_dir():
+        raise CourseError(f"--csv: there is no folder {path.parent}")
+    found = submissions.find_submissions(root, args.submissions, args.months)
+    not_passed = submissions.write_csv(path, submissions.grade_submissions(root, found, args.timeout, memory))
+    print(f"{path}: {len(found)} notebooks")
+    return 1 if not_passed else 0
 
 
 def _update(args: argparse.Namespace) -> int:

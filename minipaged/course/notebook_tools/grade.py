@@ -25,6 +25,7 @@ from minipaged.course.framework import exercises_of, months
 from minipaged.course.notebook_tools.answers import ANSWER, CHECK, exercise_of
 from minipaged.course.notebook_tools.execute import SURROUNDINGS
 from minipaged.course.notebook_tools.exercises import exercise_notebook
+from minipaged.course.notebook_tools.nbval_guard import MEMORY_LIMIT
 from minipaged.course.notebook_tools.notebook import Notebook, code_cells, read_notebook, source_of, write_notebook
 from minipaged.course.notebook_tools.tampering import tampering
 from minipaged.course.outcome import ERROR, FAILED, NOT_ATTEMPTED, PASSED
@@ -54,11 +55,18 @@ class Run:
     reported: dict[str, str]
 
 
-def grade_month(root: Path, month: int, submitted: Path | None = None, timeout: float = CELL_TIMEOUT) -> list[Grade]:
+def grade_month(
+    root: Path,
+    month: int,
+    submitted: Path | None = None,
+    timeout: float = CELL_TIMEOUT,
+    memory: float | None = None,
+) -> list[Grade]:
     """Grade a month's exercise notebook: the one in exercises/, or a submitted copy of it.
 
     Args:
         timeout: seconds a cell may take.
+        memory: GiB of address space that each process of the run may use; None: no limit.
 
     Raises:
         CourseError: there is no such notebook, or it cannot be read.
@@ -69,10 +77,10 @@ def grade_month(root: Path, month: int, submitted: Path | None = None, timeout: 
     found = read_notebook(path)
     tampered = list(tampering(generated, found))
     killers: dict[str, str] = {}
-    run = _run(root, path, found, timeout)
+    run = _run(root, path, found, timeout, memory)
     while (killer := _killer(found, run)) is not None and killer[0] not in killers:
         killers[killer[0]] = killer[1]
-        run = _run(root, path, _with_stubs(found, generated, killers), timeout)
+        run = _run(root, path, _with_stubs(found, generated, killers), timeout, memory)
     grades = []
     for exercise in exercises_of(month):
         notes = [what for concerned, what in tampered if concerned in (None, exercise.id)]
@@ -118,7 +126,7 @@ def _with_stubs(found: Notebook, generated: Notebook, exercises: dict[str, str])
     return {**found, "cells": cells}
 
 
-def _run(root: Path, path: Path, notebook: Notebook, timeout: float) -> Run:
+def _run(root: Path, path: Path, notebook: Notebook, timeout: float, memory: float | None) -> Run:
     """Run a copy of the notebook under `pytest --nbval-lax` in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="minipaged-grade-") as folder:
         work = Path(folder)
@@ -135,6 +143,7 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float) -> Run:
             "MINIPAGED_HOME": str(work / "home"),
             "MINIPAGED_OUTCOMES": str(log),
             "MINIPAGED_COURSE": str(root),
+            **({MEMORY_LIMIT: str(memory)} if memory else {}),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # nbval is all it takes, and others cost seconds
         }
         search = [str(path.resolve().parent), os.environ.get("PYTHONPATH", "")]  # a learner's modules lie beside it

@@ -1,16 +1,32 @@
-"""A pytest plugin beside nbval: it notices a dead kernel at once. nbval alone waits until the cell's time is over."""
+"""A pytest plugin beside nbval: it notices a dead kernel at once (nbval alone waits until the cell's time is over), and
+keeps the run within the memory it was given."""
 
+import os
 import time
 from queue import Empty
 
 import pytest
 
+MEMORY_LIMIT = "MINIPAGED_MEMORY_GIB"
+"""The variable with the GiB of address space that this process and its kernel may use each. Not on Windows."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     from nbval.kernel import RunningKernel
 
+    if os.environ.get(MEMORY_LIMIT):
+        limit_memory(float(os.environ[MEMORY_LIMIT]))
+
     if RunningKernel.await_reply is not await_reply_of_a_live_kernel:
         RunningKernel.await_reply = await_reply_of_a_live_kernel
+
+
+def limit_memory(gib: float) -> None:
+    """Allocations beyond the limit raise MemoryError, here and in the processes started from here."""
+    import resource
+
+    limit = int(gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def await_reply_of_a_live_kernel(self, msg_id: str, timeout: float | None = None) -> None:
