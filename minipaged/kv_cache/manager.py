@@ -214,17 +214,22 @@ class KVCacheManager:
         if missing + len(shared) > self.pool.num_free_blocks - unused_hits:
             return None
 
-        # From here on nothing can fail. Hits first: touched blocks can no longer be handed out.
+        # From here on only a table of a learner's own can fail. Hits first: touched blocks can no longer be handed out.
         if hits:
             self.pool.touch(hits)
-            table.append_blocks(hits)
         new_blocks = self.pool.get_new_blocks(missing + len(shared)) if missing or shared else []
-        for index, replacement in zip(shared, new_blocks, strict=False):
-            source = table.replace_block(index, replacement)
-            self._copies.add(source, replacement)
-            self.pool.free_blocks([source])
-        if missing:
-            table.append_blocks(new_blocks[len(shared) :])
+        try:
+            if hits:
+                table.append_blocks(hits)
+            for index, replacement in zip(shared, new_blocks, strict=False):
+                source = table.replace_block(index, replacement)
+                self._copies.add(source, replacement)
+                self.pool.free_blocks([source])
+            if missing:
+                table.append_blocks(new_blocks[len(shared) :])
+        except BaseException:
+            self._give_back([*hits, *new_blocks], table, request)
+            raise
         if request.request_id not in self._tables:
             self._tables[request.request_id] = table
             self._num_hashed_blocks[request.request_id] = len(hits)
@@ -233,6 +238,11 @@ class KVCacheManager:
         if self.enable_caching:
             self._cache_full_blocks(request, table, min(stop, request.num_tokens))
         return new_blocks
+
+    def _give_back(self, taken: Sequence[KVCacheBlock], table: BlockTableProtocol, request: CacheRequest) -> None:
+        """Free the blocks that a failing table did not take; a request without a table yet keeps none of them."""
+        kept = {id(block) for block in table.blocks} if request.request_id in self._tables else set()
+        self.pool.free_blocks([block for block in reversed(taken) if id(block) not in kept])
 
     def _check_allocation(
         self, request: CacheRequest, num_new_tokens: int, num_hit_tokens: int, hits: Sequence[KVCacheBlock]
@@ -302,7 +312,11 @@ class KVCacheManager:
         table = self._new_table(self.block_size)
         blocks = self._tables[parent.request_id].blocks
         self.pool.touch(blocks)
-        table.append_blocks(blocks)
+        try:
+            table.append_blocks(blocks)
+        except BaseException:  # a table of a learner's own
+            self._give_back(blocks, table, child)
+            raise
         self._tables[child.request_id] = table
         self._num_hashed_blocks[child.request_id] = self._num_hashed_blocks[parent.request_id]
         child.num_computed_tokens = parent.num_computed_tokens

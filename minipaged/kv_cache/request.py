@@ -43,6 +43,12 @@ class CacheRequest:
             raise TypeError(
                 f"request {self.request_id!r}: token_ids must be whole numbers below 2**63 in a list ({error})"
             ) from None
+        for name, value in (("cache_salt", self.cache_salt), ("adapter", self.adapter)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(
+                    f"request {self.request_id!r}: {name} is {value!r} of type {type(value).__name__}; give a text, "
+                    "or None for no such key"
+                )
         if not self.token_ids:
             raise ValueError(
                 f"request {self.request_id!r} has no tokens; a request needs at least 1 token, so give it a prompt"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minipaged.kv_cache import BlockPool, CacheRequest, IntegrityError, KVCacheManager, PrefixCache
+from minipaged.kv_cache import BlockPool, BlockTable, CacheRequest, IntegrityError, KVCacheManager, PrefixCache
 from minipaged.kv_cache.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 PROMPT = list(range(100, 107))  # "Four score and seven years ago our": 7 tokens
@@ -316,3 +316,61 @@ def test_tokens_are_whole_numbers(tokens):
     with pytest.raises(TypeError, match="is no token id"):
         request.append_token(tokens)
     assert request.token_ids == [1]
+
+
+@pytest.mark.parametrize("name", ["cache_salt", "adapter"])
+def test_extra_keys_are_texts(name):
+    with pytest.raises(TypeError, match=f"request 'r': {name} is 7 of type int; give a text"):
+        CacheRequest("r", [1], **{name: 7})
+
+
+class FragileTable(BlockTable):
+    """A learner's table that raises where it is told to."""
+
+    fails_at = ""
+
+    def append_blocks(self, blocks):
+        if self.fails_at == "append before":
+            raise RuntimeError("my table is broken")
+        super().append_blocks(blocks)
+        if self.fails_at == "append after":
+            raise RuntimeError("my table is broken")
+
+    def replace_block(self, index, block):
+        if self.fails_at == "replace":
+            raise RuntimeError("my table is broken")
+        return super().replace_block(index, block)
+
+
+@pytest.mark.parametrize("moment", ["first", "hits", "more", "copy", "fork"])
+@pytest.mark.parametrize("fails_at", ["append before", "append after", "replace"])
+def test_a_table_that_raises_loses_no_block(monkeypatch, moment, fails_at):
+    manager = KVCacheManager(12, 4, block_table=FragileTable)
+    old, new = CacheRequest("old", list(range(11))), CacheRequest("new", list(range(11)))
+    if moment != "first":
+        start(manager, old)
+    if moment == "copy":
+        old.append_token(99)
+        manager.fork(old, child := CacheRequest("child", [*old.token_ids]))
+        new = child
+    if moment == "more":
+        new = old
+        new.append_token(11)
+        new.append_token(12)
+        new.num_computed_tokens = 12
+    monkeypatch.setattr(FragileTable, "fails_at", fails_at)
+    try:
+        if moment == "fork":
+            manager.fork(old, new)
+        elif moment in ("more", "copy"):
+            manager.allocate_slots(new, 1)
+        else:
+            start(manager, new)
+    except RuntimeError:
+        manager.check_integrity()
+    monkeypatch.setattr(FragileTable, "fails_at", "")
+    manager.take_copies()
+    for request in (old, new):
+        manager.free(request)
+    manager.check_integrity()
+    assert manager.usage == 0
