@@ -43,6 +43,8 @@ class BlockPool:
         self.prefix_cache = (prefix_cache if prefix_cache is not None else PrefixCache()) if enable_caching else None
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
         self.null_block = self.blocks[0] if null_block else None
+        if free_order is not None and not isinstance(free_order, Sequence):
+            raise TypeError(f"free_order is {free_order!r}; give a list of block ids, or None for their own order")
         order = _first_then_rest(free_order or (), range(1 if null_block else 0, num_blocks))
         self.free_queue = FreeBlockQueue(self.blocks[i] for i in order)
         self.on_evict: Callable[[bytes], None] | None = None  # called with the hash of each content that is lost

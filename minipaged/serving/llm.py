@@ -76,6 +76,7 @@ class LLM:
         check_bool("check_integrity", check_integrity)
         _check_model(model)
         _check_dtype_and_device(dtype, device)
+        _check_swap(preemption, num_cpu_blocks, num_disk_blocks, swap_folder)
         unknown = scheduling.keys() - inspect.signature(SchedulerConfig).parameters.keys()
         if unknown:
             known = ", ".join(inspect.signature(SchedulerConfig).parameters)
@@ -221,6 +222,15 @@ def _check_model(model: object) -> None:
             f'model is a {type(model).__name__}; give "tiny", the path of a checkpoint folder, or the pair '
             "(model, tokenizer) that load_model returned"
         )
+
+
+def _check_swap(preemption: str, num_cpu_blocks: object, num_disk_blocks: object, folder: object) -> None:
+    given = {"num_cpu_blocks": num_cpu_blocks, "num_disk_blocks": num_disk_blocks or None, "swap_folder": folder}
+    for name, value in given.items():
+        if value is not None and preemption != "swap":
+            raise ValueError(f'{name} is {value!r}, but preemption is {preemption!r}; pass preemption="swap" with it')
+    if folder is not None and not (isinstance(folder, str | Path) and Path(folder).is_dir()):
+        raise ValueError(f"swap_folder is {folder!r}; give a folder that exists")
 
 
 def _check_dtype_and_device(dtype: object, device: object) -> None:
