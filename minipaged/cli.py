@@ -62,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     grade = add("grade", _grade, "run the exercise notebooks and print a table")
     grade.add_argument("months", type=int, nargs="*", metavar="MONTH", help="default: all")
     grade.add_argument("--timeout", type=float, default=60, help="seconds a cell may take (default 60)")
+    grade.add_argument("--summary", type=Path, metavar="FILE", help="append the table to FILE, too, as Markdown")
+    grade.add_argument("--badges", type=Path, metavar="FOLDER", help="write a badge a month, month_N.svg, into FOLDER")
     grade.add_argument("--submissions", type=Path, metavar="FOLDER", help="grade a class: a folder a learner")
     grade.add_argument("--csv", type=Path, metavar="FILE", help="with --submissions: where the table goes (grades.csv)")
     grade.add_argument("--memory", type=float, metavar="GIB", help="with --submissions: memory a notebook may use (8)")
@@ -151,19 +153,28 @@ def _reset(args: argparse.Namespace) -> int:
 
 def _grade(args: argparse.Namespace) -> int:
     from minipaged.course.errors import CourseError
-    from minipaged.course.notebook_tools import grade
+    from minipaged.course.notebook_tools import badges, grade
     from minipaged.course.paths import course_root
 
     if not args.timeout > 0:
         raise CourseError(f"--timeout is {args.timeout:g}; give the seconds that a cell may take, more than 0")
     root = course_root()
     if args.submissions is not None:
+        if args.summary or args.badges:
+            raise CourseError("--summary and --badges are for your own exercises; a class's table goes to --csv")
         return _grade_submissions(args, root)
     for option in ("csv", "memory"):
         if getattr(args, option) is not None:
             raise CourseError(f"--{option} goes with --submissions FOLDER, which grades a class")
+    if args.summary is not None and not args.summary.parent.is_dir():
+        raise CourseError(f"--summary: there is no folder {args.summary.parent}")
     graded = grade.grade_months(root, args.months or grade.months_with_exercises(root), args.timeout)
     print(grade.table(graded))
+    if args.summary is not None:
+        with args.summary.open("a", encoding="utf-8") as file:
+            file.write(badges.markdown_table(graded))
+    if args.badges is not None:
+        badges.write_badges(args.badges, graded)
     grades = [one for rows in graded.values() for one in rows]
     return 0 if grades and all(one.status == grade.PASSED for one in grades) else 1
 

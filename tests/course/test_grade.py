@@ -2,6 +2,7 @@
 
 import copy
 import os
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from minipaged.course.errors import CourseError
 from minipaged.course.notebook_tools.answers import ANSWER, CHECK, cells_by_exercise
+from minipaged.course.notebook_tools.badges import markdown_table, write_badges
 from minipaged.course.notebook_tools.exercises import exercise_notebook
 from minipaged.course.notebook_tools.grade import Grade, grade_month, grade_months, table
 from minipaged.course.notebook_tools.notebook import Notebook, new_cell, write_notebook
@@ -189,3 +191,20 @@ def test_the_table_has_every_exercise_and_the_totals() -> None:
 def test_a_month_without_exercises_is_refused() -> None:
     with pytest.raises(CourseError, match=r"month 55 has no exercises; the months that have some: .*2"):
         grade_months(Path(__file__).parents[2], [55])
+
+
+def test_a_badge_a_month_and_a_markdown_table(tmp_path: Path) -> None:
+    graded = {
+        0: [Grade("0.1", "One", "passed")],
+        1: [Grade("1.1", "A & B", "passed"), Grade("1.2", "Two", "error", "a | b\nc")],
+        2: [Grade("2.1", "One", "not attempted")],
+    }
+    paths = write_badges(tmp_path / "badges", graded)
+    assert [path.name for path in paths] == ["month_0.svg", "month_1.svg", "month_2.svg"]
+    pictures = [ElementTree.fromstring(path.read_text(encoding="utf-8")) for path in paths]
+    assert [one.attrib["aria-label"] for one in pictures] == ["month 0: 1 of 1", "month 1: 1 of 2", "month 2: 0 of 1"]
+    colours = [[box.attrib["fill"] for box in one.iter("{http://www.w3.org/2000/svg}rect")][1] for one in pictures]
+    assert len(set(colours)) == 3
+    lines = markdown_table(graded).splitlines()
+    assert "| 1 | 1 | 2 |" in lines
+    assert "| 1.2 | Two | error | a \\| b c |" in lines
