@@ -1,0 +1,93 @@
+"""A server's own counts, read from `/metrics` during the run: vLLM's names, minipaged's, SGLang's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+
+import httpx
+
+from minipaged.bench.serve.client import Clock
+
+NAMES: dict[str, tuple[str, ...]] = {
+    # vLLM 0.32, vllm/v1/metrics/loggers.py; minipaged uses the same names with its own prefix
+    "usage": ("vllm:kv_cache_usage_perc", "minipaged:kv_cache_usage_perc", "sglang:token_usage"),
+    "running": ("vllm:num_requests_running", "minipaged:num_requests_running", "sglang:num_running_reqs"),
+    "waiting": ("vllm:num_requests_waiting", "minipaged:num_requests_waiting", "sglang:num_queue_reqs"),
+    "prefix_queries": (  # in tokens
+        "vllm:prefix_cache_queries_total",
+        "minipaged:prefix_cache_queries_total",
+        "sglang:prompt_tokens_total",
+    ),
+    "prefix_hits": (
+        "vllm:prefix_cache_hits_total",
+        "minipaged:prefix_cache_hits_total",
+        "sglang:cached_tokens_total",
+    ),
+    "preemptions": (
+        "vllm:num_preemptions_total",
+        "minipaged:num_preemptions_total",
+        "sglang:num_retracted_requests_total",
+    ),
+}
+BEFORE = -1.0  # the time of the sample before the run
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?\s+(\S+)")
+
+
+@dataclass(frozen=True)
+class MetricsSample:
+    """One look at `/metrics`, `time` seconds after the start; None for what the server does not report."""
+
+    time: float
+    usage: float | None = None  # of the KV cache, 0 to 1
+    running: float | None = None
+    waiting: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    preemptions: float | None = None
+
+
+def parse_metrics(text: str, time: float) -> MetricsSample:
+    """Read Prometheus's text format. Several engines are added up; their usage is averaged."""
+    values: dict[str, list[float]] = {}
+    for line in text.splitlines():
+        if found := _SAMPLE.match(line):
+            try:
+                values.setdefault(found[1], []).append(float(found[2]))
+            except ValueError:  # a line that is no sample after all
+                continue
+    fields = {}
+    for field, names in NAMES.items():
+        there = next((values[name] for name in names if name in values), None)
+        if there is not None:
+            fields[field] = sum(there) / (len(there) if field == "usage" else 1)
+    return MetricsSample(time, **fields)
+
+
+class Scraper:
+    """Samples `/metrics` before, during and after a run. A server without it is none the worse."""
+
+    def __init__(self, http: httpx.AsyncClient, clock: Clock, interval: float) -> None:
+        self.http, self.clock, self.interval = http, clock, interval
+        self.samples: list[MetricsSample] = []
+
+    async def sample(self, time: float | None = None) -> bool:
+        """One look, now or noted under another time; False when the server has no metrics that we know."""
+        try:
+            response = await self.http.get("/metrics")
+        except httpx.HTTPError:
+            return False
+        if response.status_code != 200:
+            return False
+        sample = parse_metrics(response.text, self.clock() if time is None else time)
+        known = sample != MetricsSample(sample.time)
+        if known:
+            self.samples.append(sample)
+        return known
+
+    async def keep_sampling(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self.interval)
+            await self.sample()
