@@ -206,7 +206,8 @@ class Referee:
         """Account for one load or store; returns its mask without the lanes that must not be carried out."""
         from triton.runtime.interpreter import TensorHandle
 
-        lanes = np.broadcast_to(mask.data, ptrs.data.shape)
+        # A mask computed with a scalar condition is an array of small integers, which would index instead of select.
+        lanes = np.broadcast_to(mask.data, ptrs.data.shape).astype(bool)
         addresses = np.asarray(ptrs.data)[lanes]
         unique, inverse, counts = np.unique(addresses, return_inverse=True, return_counts=True)
         starts = np.array([w.base for w in self._tensors], np.uint64)
