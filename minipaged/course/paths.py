@@ -7,8 +7,9 @@ from minipaged.course.errors import CourseError
 
 
 def is_course_root(folder: Path) -> bool:
-    """True for a checkout of the course: it has the solutions and the package beside each other."""
-    return (folder / "solutions").is_dir() and (folder / "minipaged" / "course").is_dir()
+    """True for a checkout of the course: the package, and beside it solutions (hidden in a class) or exercises."""
+    notebooks = (folder / "solutions").is_dir() or (folder / "exercises").is_dir()
+    return notebooks and (folder / "minipaged" / "course").is_dir()
 
 
 def course_root(start: Path | None = None) -> Path:
@@ -29,3 +30,18 @@ def course_root(start: Path | None = None) -> Path:
         f"the course's notebooks were not found (looked in {looked_in}). Start from inside the cloned repository, "
         "or set MINIPAGED_COURSE to its folder."
     )
+
+
+def solutions_folder(root: Path) -> Path:
+    """`solutions/` of the course.
+
+    Raises:
+        CourseError: this copy came without it, as a class's may.
+    """
+    folder = root / "solutions"
+    if not folder.is_dir():
+        raise CourseError(
+            f"this copy of the course has no {folder.name}/ ({root}): whoever gave it to you may have kept them "
+            "back, and does the grading. What needs them: grade, reset, update-exercises, the solution behind a hint"
+        )
+    return folder

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,17 @@ def test_the_progress_file_holds_nothing_but_outcomes(course: Path, capsys: pyte
     run(capsys, "check", "2.1")
     content = json.loads(progress.progress_file().read_text())
     assert set(content["exercises"]["2.1"]) == {"status", "passed", "attempts", "hints", "solution_shown"}
+
+
+@pytest.mark.parametrize("command", [["grade"], ["grade", "1"], ["reset", "1.1"], ["update-exercises"]])
+def test_a_copy_without_solutions_says_what_needs_them(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.copytree(ROOT / "exercises", tmp_path / "exercises")
+    os.symlink(ROOT / "minipaged", tmp_path / "minipaged")
+    monkeypatch.setenv("MINIPAGED_COURSE", str(tmp_path))
+    status, _, err = run(capsys, *command)
+    assert status == 2
+    assert "has no solutions/" in err
+    assert run(capsys, "check", "1.1")[0] == 1
+    assert run(capsys, "hint", "1.1")[0] == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from minipaged.course.errors import CourseError
 from minipaged.course.framework import parse_id
 from minipaged.course.notebook_tools.notebook import Cell, Notebook, read_notebook, source_of, tags_of
-from minipaged.course.paths import course_root
+from minipaged.course.paths import course_root, solutions_folder
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 ANSWER, CHECK, PROMPT, SETUP = "answer-", "check-", "exercise-", "setup"
@@ -99,7 +99,7 @@ def without_marks(solution: str) -> str:
 def solution_of(exercise_id: str, root: Path | None = None) -> str:
     """The text of an exercise's solution, from the course's solutions/ folder."""
     month, _ = parse_id(exercise_id)
-    path = (root or course_root()) / "solutions" / f"month_{month}.ipynb"
+    path = solutions_folder(root or course_root()) / f"month_{month}.ipynb"
     cell = cells_by_exercise(read_notebook(path), ANSWER).get(exercise_id)
     if cell is None:
         raise CourseError(f"{path.name} has no cell with the tag {ANSWER}{exercise_id}")

@@ -29,6 +29,7 @@ from minipaged.course.notebook_tools.nbval_guard import MEMORY_LIMIT
 from minipaged.course.notebook_tools.notebook import Notebook, code_cells, read_notebook, source_of, write_notebook
 from minipaged.course.notebook_tools.tampering import tampering
 from minipaged.course.outcome import ERROR, FAILED, NOT_ATTEMPTED, PASSED
+from minipaged.course.paths import solutions_folder
 
 TAMPERED = "tampered"
 STATUSES = (PASSED, FAILED, NOT_ATTEMPTED, ERROR, TAMPERED)
@@ -72,7 +73,7 @@ def grade_month(
         CourseError: there is no such notebook, or it cannot be read.
     """
     name = f"month_{month}.ipynb"
-    generated = exercise_notebook(read_notebook(root / "solutions" / name))
+    generated = exercise_notebook(read_notebook(solutions_folder(root) / name))
     path = submitted or root / "exercises" / name
     found = read_notebook(path)
     tampered = list(tampering(generated, found))
@@ -174,7 +175,7 @@ def _failures(report: Path) -> dict[int, str]:
 
 def months_with_exercises(root: Path) -> list[int]:
     """The months whose solutions notebook is there."""
-    return [month for month in months() if (root / "solutions" / f"month_{month}.ipynb").exists()]
+    return [month for month in months() if (solutions_folder(root) / f"month_{month}.ipynb").exists()]
 
 
 def grade_months(root: Path, wanted: list[int], timeout: float = CELL_TIMEOUT) -> dict[int, list[Grade]]:

@@ -16,6 +16,7 @@ from minipaged.course.notebook_tools.notebook import (
     tags_of,
     write_notebook,
 )
+from minipaged.course.paths import solutions_folder
 
 
 def is_answered(cell: Cell) -> bool:
@@ -66,7 +67,7 @@ def update_exercises(root: Path) -> list[Path]:
     """Bring exercises/ up to date with solutions/ without losing an answer; returns the files that changed. The old
     notebook is kept beside the new one as month_N.before-update.ipynb."""
     changed = []
-    for solution in sorted((root / "solutions").glob("*.ipynb")):
+    for solution in sorted(solutions_folder(root).glob("*.ipynb")):
         path = root / "exercises" / solution.name
         generated = exercise_notebook(read_notebook(solution))
         if path.exists():
@@ -85,7 +86,7 @@ def reset_answer(root: Path, month: int, exercise_id: str) -> str:
     """Put an exercise's answer cell back to its stub; returns the answer that stood there."""
     path = root / "exercises" / f"month_{month}.ipynb"
     notebook = read_notebook(path)
-    today = exercise_notebook(read_notebook(root / "solutions" / path.name))
+    today = exercise_notebook(read_notebook(solutions_folder(root) / path.name))
     stub = cells_by_exercise(today, ANSWER)[exercise_id]
     cells = cells_by_exercise(notebook, ANSWER)
     old = source_of(cells[exercise_id]) if exercise_id in cells else ""
