@@ -1,7 +1,8 @@
 """The paper's Fig. 2 on a laptop: four systems, one trace, the same bytes; and sweeps over many settings."""
 
+import pickle
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -25,13 +26,14 @@ PAPER: dict[str, dict[str, float]] = {
 
 
 def compare(
-    requests: Sequence[Workload],
+    requests: Iterable[Workload],
     systems: Iterable[str] = SYSTEMS,
     pool_slots: int = POOL_SLOTS,
     allocator: str = "buddy",
     block_size: int = 16,
 ) -> dict[str, Result]:
     """Every system on the same requests and the same bytes."""
+    requests = list(requests)  # an iterator would be used up by the first system
     return {name: simulate(requests, make_system(name, pool_slots, allocator, block_size)) for name in systems}
 
 
@@ -45,27 +47,37 @@ def sweep(
     executor: Executor | None = None,
     progress: bool = True,
 ) -> list[Outcome]:
-    """`function` of every setting, in order, on all cores.
+    """`function` of every setting, in order, on all cores, with a progress bar.
 
-    `executor` may be any `concurrent.futures` executor. To use a Dask cluster:
+    `executor` may be any `concurrent.futures` executor, or an object with its `submit`. To use a Dask cluster:
 
         from distributed import Client
         sweep(function, settings, Client("tcp://scheduler:8786").get_executor())
 
-    By default a process pool of the standard library is made and closed. `function` must be importable.
+    By default a process pool of the standard library is made and closed. `function` must be importable then: written
+    with `def` in a module. The first setting that fails ends the sweep with its error; those not begun are cancelled.
     """
     if executor is None:
+        try:
+            pickle.dumps(function)
+        except Exception as error:
+            raise ValueError(
+                f"{function!r} cannot be sent to another process ({error}); write it with def in a module, or give "
+                "executor=ThreadPoolExecutor()"
+            ) from None
         with ProcessPoolExecutor() as own:
             return sweep(function, settings, own, progress)
+    if not hasattr(executor, "submit"):
+        raise ValueError(f"executor is {executor!r}; give a concurrent.futures executor, or None for a process pool")
     futures = [executor.submit(function, setting) for setting in settings]
     try:
         with tqdm(total=len(futures), disable=not progress) as bar:
-            if all(hasattr(future, "_condition") for future in futures):
-                for _ in as_completed(futures):
-                    bar.update()
-            results = [future.result() for future in futures]
+            # Only the standard library's futures can be waited for together; others are awaited in order.
+            for future in as_completed(futures) if all(isinstance(f, Future) for f in futures) else futures:
+                future.result()
+                bar.update()
+        return [future.result() for future in futures]
     except BaseException:
         for future in futures:
             future.cancel()
         raise
-    return results

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from minipaged.fragmentation.accounting import Parts
 from minipaged.fragmentation.systems import Running, Span, System
+from minipaged.os_paging.errors import require_whole
 
 
 class Sample(NamedTuple):
@@ -31,8 +32,7 @@ class Recorder:
     """A `watch` that keeps one sample every `every` steps (at the next event), or at every event with `every=0`."""
 
     def __init__(self, system: System, every: int = 0, layout: bool = True) -> None:
-        if every < 0:
-            raise ValueError(f"every is {every}; give the steps between two samples, or 0 for a sample at every event")
+        require_whole("every", every, 0, None, "give the steps between two samples, or 0 for a sample at every event")
         self.system = system
         self.every = every
         self.layout = layout

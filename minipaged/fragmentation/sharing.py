@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minipaged.kv_cache import CacheRequest, KVCacheManager
-from minipaged.workloads import Workload
+from minipaged.os_paging.errors import require_whole
+from minipaged.workloads import Workload, checked
 
 
 @dataclass
@@ -28,8 +29,6 @@ class _Family:
     """The sequences of one request, over a manager that has room for all of them without sharing."""
 
     def __init__(self, workload: Workload, width: int, block_size: int) -> None:
-        if width < 1:
-            raise ValueError(f"width is {width}; a request has at least 1 sequence")
         room = 2 * width * -(-workload.total_tokens // block_size)  # the old and the new generation of a beam
         self.manager = KVCacheManager(room, block_size, enable_caching=False)
         self.born = 0
@@ -71,7 +70,7 @@ class _Family:
 def parallel_savings(requests: Iterable[Workload], width: int, block_size: int = 16) -> Savings:
     """`width` samples of each prompt: they share its blocks, all but the last one where that is not full."""
     savings = Savings()
-    for workload in requests:
+    for workload in _checked(requests, width, block_size):
         family = _Family(workload, width, block_size)
         for _ in range(workload.output_tokens):
             family.write_one()
@@ -90,10 +89,16 @@ def beam_savings(
     if not 0 <= fresh <= 1:
         raise ValueError(f"fresh is {fresh}; a probability lies from 0 to 1")
     rng, savings = random.Random(seed), Savings()
-    for workload in requests:
+    for workload in _checked(requests, width, block_size):
         family = _Family(workload, width, block_size)
         for _ in range(workload.output_tokens):
             family.replace([rng.randrange(width) if rng.random() < fresh else i for i in range(width)])
             family.write_one()
             family.count(savings)
     return savings
+
+
+def _checked(requests: Iterable[Workload], width: int, block_size: int) -> list[Workload]:
+    require_whole("width", width, 1, None, "a request has at least 1 sequence")
+    require_whole("block_size", block_size, 1, None, "a block has at least one slot")
+    return checked(requests)

@@ -7,13 +7,15 @@ number of events, not of tokens. Averages are over all steps in between, exactly
 
 import heapq
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from minipaged.fragmentation.accounting import Average, Parts
 from minipaged.fragmentation.systems import Running, System
-from minipaged.workloads import Workload
+from minipaged.os_paging.errors import require_whole
+from minipaged.workloads import Workload, checked
 
 
 @dataclass(frozen=True)
@@ -48,29 +50,43 @@ def simulate(
 
     `max_running` limits the batch. Arrivals (seconds) become steps by `steps_per_second`. `watch` is called after
     every event with (step, running requests, parts). A request that can never fit raises ValueError before the start.
+
+    Memory stays flat beside the trace itself: a request takes none before it runs.
     """
-    return _Simulation(list(requests), system, max_running, steps_per_second, watch).run()
+    return _Simulation(checked(requests), system, max_running, steps_per_second, watch).run()
+
+
+def _check_fit(number: int, workload: Workload, system: System) -> None:
+    try:
+        fits = system.fits_alone(workload)
+    except ValueError as error:
+        raise ValueError(f"request {number}: {error}") from None
+    if not fits:
+        raise ValueError(
+            f"request {number} ({workload.prompt_tokens} + {workload.output_tokens} tokens) does not fit into "
+            f"{system.name}'s pool of {system.pool_slots} slots even alone; make the pool larger"
+        )
 
 
 class _Simulation:
     def __init__(self, requests, system, max_running, steps_per_second, watch) -> None:
-        if not steps_per_second > 0:
-            raise ValueError(f"steps_per_second is {steps_per_second}; it must be above 0")
-        if max_running is not None and max_running < 1:
-            raise ValueError(f"max_running is {max_running}; at least 1 request must be allowed to run")
+        if not 0 < steps_per_second < float("inf"):
+            raise ValueError(f"steps_per_second is {steps_per_second}; it must be above 0, and finite")
+        if max_running is not None:
+            require_whole("max_running", max_running, 1, None, "at least 1 request must be allowed to run")
+        if system.parts([], False).free != system.pool_slots:
+            raise ValueError(f"{system.name}'s pool is in use by another run; make a new system for each")
         for number, workload in enumerate(requests):
-            if not system.fits_alone(workload):
-                raise ValueError(
-                    f"request {number} ({workload.prompt_tokens} + {workload.output_tokens} tokens) does not fit into "
-                    f"{system.name}'s pool of {system.pool_slots} slots even alone; make the pool larger"
-                )
-        arrivals = [(int(workload.arrival * steps_per_second), number) for number, workload in enumerate(requests)]
-        self.coming = deque(sorted(arrivals))
-        self.requests = requests
+            _check_fit(number, workload, system)
+            if workload.arrival * steps_per_second > sys.float_info.max:
+                raise ValueError(f"request {number}: arrival is {workload.arrival}, too late for a step's number")
+        self.requests = sorted(requests, key=lambda workload: workload.arrival)  # numbered in the order of arrival
+        self.admitted = 0  # so many of them have run once
+        self.steps_per_second = steps_per_second
         self.system = system
         self.max_running = max_running or len(requests)
         self.watch = watch
-        self.waiting: deque[Running] = deque()
+        self.preempted: deque[Running] = deque()
         self.running: list[Running] = []  # oldest first: the newest is the victim
         self.events: list[tuple[int, int, Running]] = []
         self.tickets = itertools.count()
@@ -80,10 +96,10 @@ class _Simulation:
         self.finished = self.preemptions = self.computed = self.most_running = 0
 
     def run(self) -> Result:
-        while self.coming or self.waiting or self.running:
+        while self.running or self.preempted or self.admitted < len(self.requests):
             self._handle_events()
             self._admit()
-            parts = self.system.parts(self.running, bool(self.waiting))
+            parts = self.system.parts(self.running, self._somebody_waits())
             if self.watch is not None:
                 self.watch(self.step, self.running, parts)
             self._advance(parts)
@@ -122,24 +138,49 @@ class _Simulation:
             victim = self.running.pop()
             self.system.release(victim)
             del self.due[victim.number]
-            self.waiting.appendleft(victim)  # it keeps its tokens and computes all of their KV again
+            self.preempted.appendleft(victim)  # it keeps its tokens and computes all of their KV again
             self.preemptions += 1
             if victim is request:
                 return
         self._schedule(request)
 
     def _admit(self) -> None:
-        while self.coming and self.coming[0][0] <= self.step:
-            number = self.coming.popleft()[1]
-            self.waiting.append(Running(self.requests[number], number))
-        while self.waiting and len(self.running) < self.max_running and self.system.admit(self.waiting[0]):
-            request = self.waiting.popleft()
+        while self._somebody_waits() and len(self.running) < self.max_running:
+            request = self._first_in_queue()
+            if not self.system.admit(request):
+                if not self.running:
+                    raise ValueError(
+                        f"{self.system.name} refuses request {request.number} ({request.workload.prompt_tokens} + "
+                        f"{request.workload.output_tokens} tokens) although nothing runs and all "
+                        f"{self.system.pool_slots} slots are free; does its allocator join the holes that are freed?"
+                    )
+                break
+            if self.preempted:
+                self.preempted.popleft()
+            else:
+                self.admitted += 1
             self.running.append(request)
             self.computed += request.cached
             self._schedule(request)
-        # Re-admitted requests come back in their old order of arrival.
+        # Preempted requests come back in their old order of arrival.
         self.running.sort(key=lambda request: request.number)
         self.most_running = max(self.most_running, len(self.running))
+
+    def _next_arrival(self) -> int | None:
+        """The step at which the next request arrives or has arrived; None when all have been admitted once."""
+        if self.admitted == len(self.requests):
+            return None
+        return int(self.requests[self.admitted].arrival * self.steps_per_second)
+
+    def _somebody_waits(self) -> bool:
+        arrival = self._next_arrival()
+        return bool(self.preempted) or (arrival is not None and arrival <= self.step)
+
+    def _first_in_queue(self) -> Running:
+        """Preempted requests come first: they arrived earlier than all that have never run."""
+        if self.preempted:
+            return self.preempted[0]
+        return Running(self.requests[self.admitted], self.admitted)
 
     def _schedule(self, request: Running) -> None:
         """When will this request next need attention: at its end, or when its memory is full?"""
@@ -151,12 +192,13 @@ class _Simulation:
     def _advance(self, parts: Parts) -> None:
         """Jump to the next event or arrival; every running request gains one token a step."""
         times = [self.events[0][0]] if self.events else []
-        if self.coming:
-            times.append(self.coming[0][0])
+        arrival, waits = self._next_arrival(), self._somebody_waits()
+        if arrival is not None and not waits:  # behind somebody who waits, an arrival changes nothing
+            times.append(arrival)
         if not times:
             return
-        steps = max(0, min(times) - self.step)
-        if self.waiting:
+        steps = min(times) - self.step
+        if waits:
             self.saturated.add(parts, len(self.running), self.system.moving_from, steps)
         for request in self.running:
             request.cached += steps

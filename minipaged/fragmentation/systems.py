@@ -5,13 +5,13 @@ only the output is guessed: the prompt is reserved exactly, and the total never 
 """
 
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 from minipaged.fragmentation.accounting import Parts
 from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.os_paging.allocators import allocator as make_allocator
+from minipaged.os_paging.errors import require_whole
 from minipaged.workloads import MAX_LENGTH, Workload
 
 Reserve = Callable[[Workload], int]
@@ -75,8 +75,8 @@ def reserve_oracle(workload: Workload) -> int:
 def _check_length(workload: Workload) -> None:
     if workload.total_tokens > MAX_LENGTH:
         raise ValueError(
-            f"a request has {workload.prompt_tokens} + {workload.output_tokens} tokens, more than the {MAX_LENGTH} "
-            "that the model can hold and that are reserved at most; shorten it, or choose oracle or paged"
+            f"{workload.prompt_tokens} + {workload.output_tokens} tokens are more than the {MAX_LENGTH} that the model "
+            "can hold and that are reserved at most; shorten it, or choose oracle or paged"
         )
 
 
@@ -84,11 +84,21 @@ RESERVE: dict[str, Reserve] = {"max": reserve_max, "pow2": reserve_pow2, "oracle
 
 
 class Contiguous:
-    """Reserve one contiguous piece for the request's whole life, with an allocator of your choice."""
+    """Reserve one contiguous piece for the request's whole life, with an allocator of your choice.
+
+    The allocator is new, and as large as the pool: it hands out slots 0 to pool_slots - 1.
+    """
 
     moving_from = Parts._fields.index("reservation")
 
     def __init__(self, name: str, reserve: Reserve, pool_slots: int, allocator: ContiguousAllocator) -> None:
+        require_whole("pool_slots", pool_slots, 1, None, "give the pool at least one slot")
+        free = getattr(allocator, "free_total", None)
+        if free != pool_slots:
+            raise ValueError(
+                f"the allocator's free_total is {free}, but the pool has {pool_slots} slots; make a new allocator of "
+                "that size for each system"
+            )
         self.name = name
         self.pool_slots = pool_slots
         self.allocator = allocator
@@ -106,8 +116,14 @@ class Contiguous:
         if address is None:
             self.refused = size
             return False
+        granted = before - self.allocator.free_total
+        if granted < size:
+            raise ValueError(
+                f"allocate({size}) returned {address!r}, but free_total went from {before} to {before - granted}; it "
+                f"must fall by {size} or more"
+            )
         self.refused = 0
-        self._owned[request.number] = (address, size, before - self.allocator.free_total)
+        self._owned[request.number] = (address, size, granted)
         return True
 
     def room(self, request: Running) -> int:
@@ -152,14 +168,20 @@ class Contiguous:
 
 
 class Paged:
-    """Blocks on demand from the real `KVCacheManager`. With `share`, equal prefixes use the same blocks."""
+    """Blocks on demand from the real `KVCacheManager`. With `share`, equal prefixes use the same blocks.
+
+    `watermark`: the share of all blocks that stays free, for those that run already, when a request is admitted.
+    """
 
     name = "paged"
     moving_from = Parts._fields.index("internal")
 
     def __init__(self, pool_slots: int, block_size: int = 16, share: bool = False, watermark: float = 0.0) -> None:
-        if pool_slots < block_size:
-            raise ValueError(f"pool_slots is {pool_slots}, less than one block of {block_size}; make the pool larger")
+        require_whole("block_size", block_size, 1, None, "a block has at least one slot; 16 is vLLM's default")
+        way_out = f"make the pool larger: it must hold at least one block of {block_size}"
+        require_whole("pool_slots", pool_slots, block_size, None, way_out)
+        if not (isinstance(watermark, int | float) and 0 <= watermark < 1):
+            raise ValueError(f"watermark is {watermark!r}; give a share of the blocks, from 0 to below 1")
         self.block_size = block_size
         self.pool_slots = pool_slots // block_size * block_size
         self.manager = KVCacheManager(pool_slots // block_size, block_size, enable_caching=share)
@@ -171,15 +193,17 @@ class Paged:
         return -(-workload.total_tokens // self.block_size) <= self.manager.num_usable_blocks
 
     def admit(self, request: Running) -> bool:
-        # Some blocks stay free for those that run already; an idle pool has nobody to keep them for.
-        new_blocks = -(-(request.cached + 1) // self.block_size)
-        if self._requests and new_blocks + self._watermark > self.manager.num_free_blocks and not self.share:
-            return False
         tokens = _token_ids(request.workload, request.number) if self.share else [0]
         cache_request = CacheRequest(str(request.number), tokens)
         blocks, hit = self.manager.get_computed_blocks(cache_request)
         # One slot more than the prompt: the step that admits a request also gives it its first new token.
-        if self.manager.allocate_slots(cache_request, request.cached - hit + 1, hit, blocks) is None:
+        new_tokens = request.cached - hit + 1
+        # Some blocks stay free for those that run already; an idle pool has nobody to keep them for. A cached block
+        # that nobody uses counts as free until it is used again.
+        leaving = -(-new_tokens // self.block_size) + sum(block.ref_cnt == 0 for block in blocks)
+        if self._requests and leaving + self._watermark > self.manager.num_free_blocks:
+            return False
+        if self.manager.allocate_slots(cache_request, new_tokens, hit, blocks) is None:
             return False
         cache_request.num_computed_tokens = request.cached
         self._requests[request.number] = cache_request
@@ -219,9 +243,15 @@ class Paged:
 
 
 def duplicate_tokens(running: list[Running]) -> int:
-    """Slots that hold a prefix which another running request holds too."""
-    holders = Counter((r.workload.prefix_id, r.workload.prefix_tokens) for r in running if r.workload.prefix_id)
-    return sum((count - 1) * tokens for (_, tokens), count in holders.items())
+    """Slots that hold a prefix which another running request holds too.
+
+    Prefixes of one name are beginnings of one another, so the longest of them holds all that could be shared.
+    """
+    slots: dict[str, list[int]] = {}
+    for request in running:
+        if request.workload.prefix_id is not None:
+            slots.setdefault(request.workload.prefix_id, []).append(request.workload.prefix_tokens)
+    return sum(sum(lengths) - max(lengths) for lengths in slots.values())
 
 
 def _token_ids(workload: Workload, number: int) -> list[int]:

@@ -70,5 +70,7 @@ def test_time_average_weighs_by_steps():
 def test_bad_input():
     with pytest.raises(ValueError, match="every is -1"):
         Recorder(Paged(64), every=-1)
+    with pytest.raises(TypeError, match=r"every must be an int, got 1\.5"):
+        Recorder(Paged(64), every=1.5)
     with pytest.raises(ValueError, match="0 samples over 0 steps"):
         time_average([], lambda s: 1.0)

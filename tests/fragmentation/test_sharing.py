@@ -50,5 +50,9 @@ def test_beams_share_more_than_samples():
 def test_bad_input():
     with pytest.raises(ValueError, match="width is 0"):
         parallel_savings([Workload(0.0, 1, 1)], 0)
+    with pytest.raises(ValueError, match="block_size is 0"):
+        beam_savings([Workload(0.0, 1, 1)], 2, 0)
+    with pytest.raises(ValueError, match="request 1: output_tokens is 0"):
+        parallel_savings([Workload(0.0, 1, 1), Workload(0.0, 1, 0)], 2)
     with pytest.raises(ValueError, match="fresh is 2"):
         beam_savings([], 2, fresh=2)
