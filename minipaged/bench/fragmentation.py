@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -53,6 +55,16 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def _check_output(parser: argparse.ArgumentParser, option: str, path: Path, ending: str) -> None:
+    """Exit with 2 before anything is simulated when a file could not be written."""
+    if path.suffix.lower() != ending:
+        parser.error(f"{option} is {path}; give a file name that ends in {ending}")
+    if path.is_dir() or not path.parent.is_dir():
+        parser.error(f"{option} is {path}; it must name a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        parser.error(f"{option} is {path}; it may not be written there: choose another place")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 when the bars were printed, 2 when the arguments ask for the impossible."""
     parser = argparse.ArgumentParser(prog="minipaged bench fragmentation", description=__doc__)
@@ -68,15 +80,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.requests < 1:
         parser.error(f"--requests is {args.requests}; it must be at least 1")
-    if args.sigma < 0:
-        parser.error(f"--sigma is {args.sigma}; a spread is at least 0")
+    if not 0 <= args.sigma < math.inf:
+        parser.error(f"--sigma is {args.sigma}; a spread is at least 0, and finite")
+    if args.scaling and args.json:
+        parser.error(f"--json is {args.json}, but --scaling only prints a table; leave one of them away")
+    for option, path, ending in (("--png", args.png, ".png"), ("--json", args.json, ".json")):
+        if path and not args.scaling:
+            _check_output(parser, option, path, ending)
     if args.scaling:
         print(scaling([args.requests // 100, args.requests // 10, args.requests], args.sigma, args.seed))
         return 0
     requests = sharegpt_like(args.requests, args.sigma, seed=args.seed)
     results = compare(requests, allocator=args.allocator)
-    if not results["paged"].saturated_steps:
-        print(f"{args.requests} requests never fill the pool, so nobody waits: give more --requests", file=sys.stderr)
+    idle = [name for name, result in results.items() if not result.saturated_steps]
+    if idle:
+        systems = ", ".join(idle)
+        print(
+            f"{args.requests} requests never fill the pool of {systems}, so nobody waits: nothing to average; "
+            "give more --requests, or a smaller --sigma",
+            file=sys.stderr,
+        )
         return 2
     prompt, output = mean_lengths(requests)
     print(f"{args.requests} requests of {prompt:.0f} + {output:.0f} tokens (means), {POOL_SLOTS:,} slots a system")

@@ -1,6 +1,7 @@
 """`minipaged bench fragmentation`: four rows beside the paper's, a picture, the figures as JSON, clear refusals."""
 
 import json
+import os
 
 import pytest
 
@@ -27,9 +28,35 @@ def test_bars_picture_and_json(tmp_path, capsys):
 def test_refusals(tmp_path, capsys):
     assert main(["fragmentation", "--requests", "2", "--png", str(tmp_path / "x.png")]) == 2
     assert "never fill the pool" in capsys.readouterr().err
-    for wrong in (["--requests", "0"], ["--sigma", "-1"], ["--allocator", "magic"]):
-        with pytest.raises(SystemExit):
-            main(["fragmentation", *wrong])
+    # So spread that only paging fills its pool: three rows of zeros would say nothing.
+    assert main(["fragmentation", "--requests", "50", "--sigma", "60", "--png", str(tmp_path / "x.png")]) == 2
+    assert "oracle" in capsys.readouterr().err
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--requests", "0"], "--requests is 0"),
+        (["--sigma", "-1"], "--sigma is -1.0"),
+        (["--sigma", "nan"], "--sigma is nan"),
+        (["--sigma", "inf"], "--sigma is inf"),
+        (["--allocator", "magic"], "invalid choice: 'magic'"),
+        (["--png", "nowhere/x.png"], "nowhere/x.png; it must name a file in a folder that exists"),
+        (["--png", "x.txt"], "x.txt; give a file name that ends in .png"),
+        (["--png", "."], "--png is .; give a file name"),
+        (["--json", "nowhere/x.json"], "--json is nowhere/x.json"),
+        (["--scaling", "--json", "x.json"], "--scaling only prints a table"),
+    ],
+)
+def test_wrong_arguments_are_named_before_the_run(wrong, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["fragmentation", *wrong])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message.replace("/", os.sep) in error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_scaling_has_a_line_for_each_size(capsys):
