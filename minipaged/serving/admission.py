@@ -87,6 +87,8 @@ def check_size(
         what = "beam_width" if together > 1 else "n"
         raise ValueError(f"{what} is {seats}, but max_num_seqs is {config.max_num_seqs}; lower one or raise the other")
     if not config.enable_chunked_prefill and total - 1 > config.max_num_batched_tokens:
+        most = config.max_num_batched_tokens + 1 - num_prompt_tokens
+        way_out = "shorten the prompt" + (f", or set max_tokens to at most {most}" if most > 0 else "")
         raise ValueError(
             f"{asked}, but one step computes at most {config.max_num_batched_tokens} (max_num_batched_tokens) and "
             f"chunked prefill is off; {way_out}, raise max_num_batched_tokens, or set enable_chunked_prefill=True"

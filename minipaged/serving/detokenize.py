@@ -6,16 +6,21 @@ from minipaged.model import IncrementalDetokenizer, Tokenizer
 
 
 class RunningText:
-    """Text so far of one sequence. ``text`` never holds a part of an unfinished character."""
+    """Text so far of one sequence. ``text`` never holds a part of an unfinished character.
+
+    ``offsets`` has one entry a token: the length of the text before it, in characters. It only ever grows.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._stop = stop
         self._longest = max(map(len, stop), default=0)
         self.text = ""
+        self.offsets: list[int] = []
 
     def add(self, token_id: int) -> str | None:
         """Take the next token. Returns the stop string that now ends the text (and is cut off), or None."""
+        self.offsets.append(len(self.text))
         return self._grow(self._detokenizer.add(token_id))
 
     def flush(self) -> str | None:

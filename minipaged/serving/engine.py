@@ -165,7 +165,7 @@ class LLMEngine:
                 prepared = perf_counter()
                 logits = self.runner.execute(*batch, rows)
                 computed = perf_counter()
-                record = record_step(self.stats, output, num_copies, self.scheduler, self.manager)
+                record = record_step(self.stats, output, num_copies, self.scheduler, self.manager, scheduled)
                 self._advance(output)
                 grown = self.processor.grow(requests, logits) if requests else []
         except BaseException:

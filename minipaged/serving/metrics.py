@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, fields
-from time import perf_counter
 from typing import NamedTuple
 
 from minipaged.kv_cache import KVCacheManager
@@ -151,9 +150,17 @@ class EngineStats:
 
 
 def record_step(
-    stats: EngineStats, output: SchedulerOutput, num_copies: int, scheduler: Scheduler, manager: KVCacheManager
+    stats: EngineStats,
+    output: SchedulerOutput,
+    num_copies: int,
+    scheduler: Scheduler,
+    manager: KVCacheManager,
+    scheduled: float,
 ) -> tuple:
-    """Count a step, while everything it used is still in use. Returns the fields of StepStats but the times."""
+    """Count a step, while everything it used is still in use. ``scheduled``: when its requests were chosen.
+
+    Returns the fields of StepStats but the times.
+    """
     num_tokens = output.total_num_scheduled_tokens
     stats.num_steps += 1
     stats.num_scheduled_tokens += num_tokens
@@ -163,7 +170,7 @@ def record_step(
     stats.num_swapped_in_blocks += len(output.swap_in)
     stats.num_swap_fallbacks += output.num_swap_fallbacks
     for request in output.admitted:
-        _count_admission(stats, request)
+        _count_admission(stats, request, scheduled)
     tables = [manager.block_table(request.request_id).blocks for request in scheduler.running]
     logical = sum(map(len, tables))
     used = manager.num_usable_blocks - manager.num_free_blocks
@@ -175,10 +182,10 @@ def record_step(
     return stats.num_steps, running, waiting, num_tokens, used, logical, shared, num_copies, len(output.preempted)
 
 
-def _count_admission(stats: EngineStats, request: Request) -> None:
+def _count_admission(stats: EngineStats, request: Request, scheduled: float) -> None:
     group = request.group
     if group.times.first_scheduled is None:
-        group.times.first_scheduled = perf_counter()
+        group.times.first_scheduled = scheduled
     if request.num_preemptions == 0:
         stats.prefix_query_tokens += request.num_tokens
         stats.prefix_hit_tokens += request.num_computed_tokens

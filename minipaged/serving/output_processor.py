@@ -119,9 +119,12 @@ class OutputProcessor:
             self.trace.append(Decision(step, "finish", request.request_id, request.num_tokens, status.value))
 
     def watch_text(self, request: Request) -> None:
-        """Follow the text token by token only where somebody looks: stop strings, streaming."""
-        stop = getattr(request.group.params, "stop_strings", ())
-        if self.tokenizer is not None and (stop or request.group.stream) and not request.group.lockstep:
+        """Follow the text token by token only where somebody looks: stop strings, streaming, log-probabilities."""
+        group = request.group
+        if self.tokenizer is None or group.lockstep:
+            return
+        stop = group.params.stop_strings
+        if stop or group.stream or group.params.logprobs is not None:
             request.text = RunningText(self.tokenizer, stop)
 
     def text(self, sequence: Request | list[int]) -> str:
