@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from time import time
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 import minipaged
 from minipaged.serving.llm import LLM
 from minipaged.serving.server.answers import make_answer
+from minipaged.serving.server.document import document_of, says, takes
 from minipaged.serving.server.engine_thread import RETRY_AFTER, EngineThread, Ticket
 from minipaged.serving.server.errors import ApiError
 from minipaged.serving.server.limits import ServerConfig, check_key, read_body
@@ -24,7 +24,8 @@ from minipaged.serving.server.schemas import ChatCompletionRequest, CompletionRe
 from minipaged.serving.server.streaming import ClientGone, EventStream, events_of, unless_gone
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BODIES = (CompletionRequest, ChatCompletionRequest)
+JSON_TYPE = "application/json"
+STREAM_TYPE = "text/event-stream"
 
 
 class Server:
@@ -37,7 +38,7 @@ class Server:
         self.metrics = Metrics(llm.engine, config.model_name)
         self.engine = EngineThread(llm.engine, config.max_queue, self.metrics.observe)
         self.draining = False
-        self.started = 0
+        self.started = int(time())
 
     async def generate(self, request: Request, kind: type[CompletionRequest] | type[ChatCompletionRequest]) -> Response:
         """Both generating paths: check, order, and answer whole or in pieces."""
@@ -94,12 +95,19 @@ def create_app(llm: LLM, config: ServerConfig | None = None) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected)
     _add_paths(app, server)
     app.add_middleware(Door, server=server)
-    app.openapi = lambda: _openapi(app)
+    app.openapi = lambda: document_of(app)
     return app
 
 
 def _add_paths(app: FastAPI, server: Server) -> None:
-    @app.get("/health", summary="200 while requests are taken", tags=["server"])
+    def get(path: str, words: str, *content_types: str):
+        return app.get(path, summary=words, responses=says(content_types or (JSON_TYPE,)), response_class=Response)
+
+    def post(path: str, words: str, body: type):
+        answers = says((JSON_TYPE, STREAM_TYPE))
+        return app.post(path, summary=words, responses=answers, response_class=Response, openapi_extra=takes(body))
+
+    @get("/health", "200 while requests are taken")
     async def health() -> Response:
         if not server.engine.alive:
             raise ApiError(503, "the engine has stopped; see the server's log, and start it again")
@@ -107,26 +115,24 @@ def _add_paths(app: FastAPI, server: Server) -> None:
             raise _shutting_down()
         return json_response({"status": "ok"})
 
-    @app.get("/metrics", summary="Counts for Prometheus", tags=["server"])
+    @get("/metrics", "Counts, for Prometheus", METRICS_TYPE)
     async def metrics() -> Response:
         return Response(server.metrics.text(), headers={"Content-Type": METRICS_TYPE})
 
-    @app.get("/v1/models", summary="What is served here", tags=["models"])
+    @get("/v1/models", "What is served here")
     async def models() -> Response:
         return json_response({"object": "list", "data": [_model(server)]})
 
-    @app.get("/v1/models/{model:path}", summary="One of them", tags=["models"])
+    @get("/v1/models/{model:path}", "One of them")
     async def model(model: str) -> Response:
         check_model(model, server.config)
         return json_response(_model(server))
 
-    @app.post("/v1/completions", summary="Continue a text", tags=["generate"], openapi_extra=_takes(CompletionRequest))
+    @post("/v1/completions", "Continue a text", CompletionRequest)
     async def completions(request: Request) -> Response:
         return await server.generate(request, CompletionRequest)
 
-    @app.post(
-        "/v1/chat/completions", summary="Answer a chat", tags=["generate"], openapi_extra=_takes(ChatCompletionRequest)
-    )
+    @post("/v1/chat/completions", "Answer a chat", ChatCompletionRequest)
     async def chat_completions(request: Request) -> Response:
         return await server.generate(request, ChatCompletionRequest)
 
@@ -158,7 +164,7 @@ def _model(server: Server) -> dict:
     return {
         "id": server.config.model_name,
         "object": "model",
-        "created": 0,
+        "created": server.started,
         "owned_by": "minipaged",
         "max_model_len": server.llm.model.config.max_position_embeddings,
     }
@@ -180,21 +186,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def json_response(body: dict) -> Response:
-    return Response(json.dumps(body, ensure_ascii=False).encode(), media_type="application/json")
+    return Response(json.dumps(body, ensure_ascii=False).encode(), media_type=JSON_TYPE)
 
-
-def _takes(model: type) -> dict:
-    """The body's place in the OpenAPI document. (The server reads bodies itself, to say exactly what is wrong.)"""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _openapi(app: FastAPI) -> dict:
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        _, definitions = models_json_schema(
-            [(model, "validation") for model in BODIES], ref_template="#/components/schemas/{model}"
-        )
-        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-        app.openapi_schema = document
-    return app.openapi_schema
