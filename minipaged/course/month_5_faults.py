@@ -6,6 +6,7 @@ import random
 from unittest.mock import patch
 
 from minipaged.course.month_5 import CountdownModel, Order, Schedule, serve_orders
+from minipaged.kv_cache import BlockPool
 from minipaged.serving import LLM, SamplingParams, Scheduler
 from minipaged.serving.protocols import SchedulerOutput
 from minipaged.serving.request import Request, RequestStatus
@@ -53,6 +54,21 @@ def without_the_door(order: Order, num_blocks: int, budget: int, max_steps: int)
     """Let a request in that can never fit, past the check at the door, and look on for a while."""
     with patch("minipaged.serving.engine.check_size", lambda num_prompt_tokens, params, *rest: params.max_tokens):
         return serve_orders([order], EndlessScheduler, num_blocks=num_blocks, budget=budget, max_steps=max_steps)
+
+
+class LazyScheduler(Scheduler):
+    """Runs nobody."""
+
+    def schedule(self) -> SchedulerOutput:
+        return SchedulerOutput()
+
+
+class LeakyPool(BlockPool):
+    """Whoever gives back several blocks, gives back one too few."""
+
+    def free_blocks(self, blocks) -> None:
+        blocks = list(blocks)
+        super().free_blocks(blocks[1:] or blocks)
 
 
 def abort_at_random(num_requests: int = 40, seed: int = 0) -> dict[str, int]:
