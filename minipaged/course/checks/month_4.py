@@ -39,11 +39,16 @@ def check_utilisation(answer: Callable[[list[int], int], float], expect: Expect)
             hint = "A share from 0 to 1, not percent."
         elif got == size // (count * max_len):
             hint = "// rounds down to a whole number. A share needs /."
+        elif got == 1 - size / (count * max_len):
+            hint = "That is the share that is empty. Asked for is the share that holds tokens."
+        elif isinstance(got, float) and abs(got - size / (count * max_len)) < 0.01:
+            hint = "Nearly: do not round the result."
         case = f"utilisation({lengths}, {max_len})"
         expect.close(got, size / (count * max_len), rule=rule, case=case, hint=hint, rtol=1e-9, atol=1e-12)
-    expect.close(
-        expect.call(answer, [], 2048), 0.0, rule="Without requests nothing is used.", case="utilisation([], 2048)"
-    )
+    rule, hint = "Without requests nothing is used.", "Nothing is reserved then: return 0.0 instead of dividing by 0."
+    got = expect.call(answer, [], 2048)
+    number = isinstance(got, int | float)
+    expect.that(number and got == 0, rule=rule, case="utilisation([], 2048)", want=0.0, got=got, hint=hint)
 
 
 @exercise(
@@ -71,10 +76,13 @@ def check_pow2(answer: Callable[[int], int], expect: Expect) -> None:
             64: "The true length is exceeded by at most 2×: 64 is more than twice 25.",
             16: "16 slots cannot hold 25 tokens: round up.",
             50: "Not the doubled length: the next power of two.",
+            5: "5 is the exponent. The slots are 2**5.",
+            2048: "2048 for everybody is what Max reserves. Here the length is known roughly.",
         },
     )  # fmt: skip
+    small = {2: "1 is a power of two, too: 2**0.", 16: "16 is far more than twice 1: a power of two, not whole blocks."}
     for length in (32, 1, 2, 64):
-        expect.returns(length, answer, length, rule=rule, hint=exact)
+        expect.returns(length, answer, length, rule=rule, hint=exact, mistakes=small if length == 1 else {})
     for length in (*range(1, 70), 127, 128, 129, 2047, 2048):
         want = next(1 << k for k in range(13) if 1 << k >= length)
         hint = "Is the result at least the length, and below twice the length?"
@@ -141,14 +149,24 @@ def check_sweep(answer: Callable[[list[int], list[int]], list[tuple[int, int, in
     for lengths, wanted in (([17], [1, 16]), ([16], [16]), ([17, 17], [16]), ([5, 9, 100], sizes), ([], [4])):
         case = f"sweep({lengths}, {wanted})"
         got = expect.call(answer, lengths, wanted)
-        expect.equal([row[0] for row in got], wanted, rule=shape, case=case, hint="In the order of block_sizes.")
+        hint = "In the order of block_sizes."
+        if len(got) != len(wanted):
+            hint = "One tuple for each block size: add the sequences up."
+        expect.equal([row[0] for row in got], wanted, rule=shape, case=case, hint=hint)
         entries = [sum(-(-n // size) for n in lengths) for size in wanted]
-        hint = "Round up for each sequence by itself: two sequences never share their last block."
-        if [row[1] for row in got] == [sum(n // size for n in lengths) for size in wanted]:
-            hint = "The last, partly filled block needs an entry too: round up."
-        expect.equal([row[1] for row in got], entries, rule=entries_rule, case=case, hint=hint)
         waste = [count * size - sum(lengths) for count, size in zip(entries, wanted, strict=True)]
+        counted = [row[1] for row in got]
+        hint = "Round up for each sequence by itself: two sequences never share their last block."
+        if counted == [sum(n // size for n in lengths) for size in wanted]:
+            hint = "The last, partly filled block needs an entry too: round up."
+        elif counted == [sum(n // size + 1 for n in lengths) for size in wanted]:
+            hint = "n // B + 1 is one too many where n is a multiple of B. -(-n // B) rounds up."
+        elif counted == waste:
+            hint = "The order in a tuple: block size, entries, waste."
+        expect.equal(counted, entries, rule=entries_rule, case=case, hint=hint)
         hint = "A full last block wastes nothing: 16 tokens with B = 16 waste 0 slots, not 16."
+        if any(isinstance(row[2], float) for row in got):
+            hint = "Whole slots, added up over the sequences: no mean, no share."
         expect.equal([row[2] for row in got], waste, rule=waste_rule, case=case, hint=hint)
 
 
@@ -227,11 +245,18 @@ def check_blocks(answer: tuple[int, int], expect: Expect) -> None:
     expect.that(isinstance(answer, tuple) and len(answer) == 2, rule="Two numbers.", got=answer)
     per_request = "Round per request: two requests never share a last block."
     prompt = "The prompt takes slots too."
+    mistakes = {
+        375: per_request,
+        500: "Prompt and output stand in one table, one behind the other: round up their sum.",
+        100: prompt,
+        300: "Three blocks hold 48 tokens, not 60: round up.",
+        4: "That is one request; there are 100.",
+        6000: "Those are slots, not blocks.",
+        12900: "That is workload B's number.",
+    }
     expect.equal(
         answer[0], 400, rule=rule, case="workload A: 100 requests, 50 + 10 tokens",
-        hint="One request: 60 tokens, 4 blocks.",
-        mistakes={375: per_request, 100: prompt, 300: "Three blocks hold 48 tokens, not 60: round up.", 4: "That is "
-                  "one request; there are 100.", 6000: "Those are slots, not blocks."},
+        hint="One request: 60 tokens, 4 blocks.", mistakes=mistakes,
     )  # fmt: skip
     expect.equal(
         answer[1], 12900, rule=rule, case="workload B: 100 requests, 50 + 2000 tokens",
@@ -299,12 +324,21 @@ def _hint_ab(key: str, got: Any, want: float, words: str, a: Result, b: Result) 
         return '"3–5×": which throughput? Divide what the rule says, and nothing else.'
     if number and abs(number * want - 1) < 0.05:
         return "The ratio is upside down: look at what stands over what."
-    if key == "tokens_to_compute" and words == "ample" and abs(number - b.computed_tokens / a.computed_tokens) < 0.01:
-        return "The last token of each answer never runs through the model: subtract one for each request."
+    last = "The last token of each answer never runs through the model: subtract one for each request."
+    if key == "tokens_to_compute" and abs(number - b.computed_tokens / a.computed_tokens) < 0.01:
+        return last
     if key == "tokens_to_compute" and words == "tight":
         return "Preempted requests compute their tokens again: take computed_tokens of this run, not the lengths."
+    if key == "output_per_token":
+        with_last = 200 * a.computed_tokens / b.computed_tokens
+        outputs = "A has 1,000 output tokens, B 200,000. Divide each by its own tokens to compute, then B's by A's."
+        return last if abs(number - with_last) < 0.001 else outputs
     if key == "requests_per_step" and abs(number - 1) < 0.01:
         return "Both finish 100 requests: divide by the steps that each of them took."
+    if key == "requests_per_step" and words == "ample" and number > want:
+        return "B is short of memory here, with an ample pool. Paged takes slots: a block has 16."
+    if key == "requests_per_step" and words == "tight" and abs(number - 200) < 1:
+        return "The same number as with an ample pool. Make the pool as large as num_blocks says."
     if key == "preemptions" and words == "tight":
         return "600 blocks are too few for B: simulate with num_blocks blocks of 16, and count B's preemptions."
     return "Which attribute of the two Results does the rule speak of?"
@@ -375,7 +409,7 @@ def _story(answer: type, expect: Expect) -> None:
     case = f"{say}: allocate(4), allocate(6)"
     expect.that(second is not None, rule=rule, case=case, got=second, hint=">= and not >.")
     refused = expect.call(memory.allocate, 1)
-    hint = "Return None; do not raise."
+    hint = "Return None itself; do not raise, and return no other value."
     expect.that(
         refused is None, rule="None when no hole is large enough.", case=f"{case}, allocate(1)", got=refused, hint=hint
     )
@@ -425,4 +459,5 @@ def _storm(answer: type, expect: Expect, seed: int) -> None:
             owners[address : address + size] = [number] * size
             live[address] = size
         case = f"MyAllocator({total}): {', '.join(story[-8:])}; free_total"
-        expect.equal(memory.free_total, owners.count(0), rule="free_total: slots that nobody owns.", case=case)
+        rule, hint = "free_total: slots that nobody owns.", "A piece takes exactly the slots that were asked for."
+        expect.equal(memory.free_total, owners.count(0), rule=rule, case=case, hint=hint)

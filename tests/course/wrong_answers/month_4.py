@@ -19,6 +19,18 @@ def utilisation(lengths, max_len):
 def utilisation(lengths, max_len):
     return sum(lengths) // (len(lengths) * max_len)
 """),
+    Wrong("4.1", "the empty share", "the share that is empty", """
+def utilisation(lengths, max_len):
+    return 1 - sum(lengths) / (len(lengths) * max_len) if lengths else 0.0
+"""),
+    Wrong("4.1", "rounded", "do not round", """
+def utilisation(lengths, max_len):
+    return round(sum(lengths) / (len(lengths) * max_len), 2) if lengths else 0.0
+"""),
+    Wrong("4.1", "nothing for nobody", "return 0.0 instead of dividing", """
+def utilisation(lengths, max_len):
+    return sum(lengths) / (len(lengths) * max_len) if lengths else 1.0
+"""),
     Alternative("4.1", "the mean of the requests' own shares", """
 def utilisation(lengths, max_len):
     shares = [length / max_len for length in lengths]
@@ -39,6 +51,18 @@ def pow2_slots(output_tokens):
     Wrong("4.2", "twice the length", "Not the doubled length", """
 def pow2_slots(output_tokens):
     return 2 * output_tokens
+"""),
+    Wrong("4.2", "the exponent", "5 is the exponent", """
+def pow2_slots(output_tokens):
+    return (output_tokens - 1).bit_length()
+"""),
+    Wrong("4.2", "at least two", "1 is a power of two, too", """
+def pow2_slots(output_tokens):
+    return max(2, 1 << (output_tokens - 1).bit_length())
+"""),
+    Wrong("4.2", "whole blocks", "not whole blocks", """
+def pow2_slots(output_tokens):
+    return -(-output_tokens // 16) * 16
 """),
     Alternative("4.2", "a loop", """
 def pow2_slots(output_tokens):
@@ -82,6 +106,22 @@ def sweep(lengths, block_sizes):
     Wrong("4.4", "a full last block wastes a whole one", "wastes nothing", """
 def sweep(lengths, block_sizes):
     return [(B, sum(-(-n // B) for n in lengths), sum(B - n % B for n in lengths)) for B in block_sizes]
+"""),
+    Wrong("4.4", "one entry too many", "n // B + 1 is one too many", """
+def sweep(lengths, block_sizes):
+    return [(B, sum(n // B + 1 for n in lengths), sum(-n % B for n in lengths)) for B in block_sizes]
+"""),
+    Wrong("4.4", "waste before entries", "The order in a tuple", """
+def sweep(lengths, block_sizes):
+    return [(B, sum(-n % B for n in lengths), sum(-(-n // B) for n in lengths)) for B in block_sizes]
+"""),
+    Wrong("4.4", "a row for each sequence", "One tuple for each block size", """
+def sweep(lengths, block_sizes):
+    return [(B, -(-n // B), -n % B) for B in block_sizes for n in lengths]
+"""),
+    Wrong("4.4", "the mean waste", "no mean, no share", """
+def sweep(lengths, block_sizes):
+    return [(B, sum(-(-n // B) for n in lengths), sum(-n % B for n in lengths) / len(lengths)) for B in block_sizes]
 """),
     Alternative("4.4", "with loops", """
 def sweep(lengths, block_sizes):
@@ -145,6 +185,8 @@ def three_systems(requests, pool_slots):
     Wrong("4.6", "A rounded once for all", "Round per request", "blocks_a, blocks_b = 375, 12813"),
     Wrong("4.6", "without the prompts", "The prompt takes slots", "blocks_a, blocks_b = 100, 12500"),
     Wrong("4.6", "rounded down", "2 are left over", "blocks_a, blocks_b = 400, 12800"),
+    Wrong("4.6", "prompt and output in blocks of their own", "round up their sum", "blocks_a, blocks_b = 500, 12900"),
+    Wrong("4.6", "the wrong way round", "workload B's number", "blocks_a, blocks_b = 12900, 400"),
     Alternative("4.6", "counted", """
 blocks_a = sum(len(range(0, request.total_tokens, 16)) for request in workload_a())
 blocks_b = sum(len(range(0, request.total_tokens, 16)) for request in workload_b())
@@ -181,6 +223,26 @@ def a_against_b(num_blocks):
         "output_per_token": (200_000 / 204_900) / (1_000 / 5_900),
         "preemptions": b.preemptions,
     }
+"""),
+    Wrong("4.7", "blocks taken for slots", "Paged takes slots", """
+def a_against_b(num_blocks):
+    a, b = (simulate(work(), Paged(num_blocks)) for work in (workload_a, workload_b))
+    names = ("requests_per_step", "tokens_to_compute", "output_per_token", "preemptions")
+    return dict(zip(names, (a.requests_per_step / b.requests_per_step, 1, 1, b.preemptions)))
+"""),
+    Wrong("4.7", "always an ample pool", "as large as num_blocks says", """
+def a_against_b(num_blocks):
+    a, b = (simulate(work(), Paged(13_000 * 16)) for work in (workload_a, workload_b))
+    ratio = (b.computed_tokens - 100) / (a.computed_tokens - 100)
+    names = ("requests_per_step", "tokens_to_compute", "output_per_token", "preemptions")
+    return dict(zip(names, (a.requests_per_step / b.requests_per_step, ratio, 200 / ratio, b.preemptions)))
+"""),
+    Wrong("4.7", "output tokens left out", "A has 1,000 output tokens, B 200,000", """
+def a_against_b(num_blocks):
+    a, b = (simulate(work(), Paged(num_blocks * 16)) for work in (workload_a, workload_b))
+    ratio = (b.computed_tokens - 100) / (a.computed_tokens - 100)
+    names = ("requests_per_step", "tokens_to_compute", "output_per_token", "preemptions")
+    return dict(zip(names, (a.requests_per_step / b.requests_per_step, ratio, 1 / ratio, b.preemptions)))
 """),
     Alternative("4.7", "written out", """
 def a_against_b(num_blocks):
@@ -287,6 +349,30 @@ class MyAllocator:
 
     def free(self, address):
         pass
+"""),
+    Wrong("4.8", "rounded up to even sizes", "exactly the slots that were asked for", """
+class MyAllocator:
+    def __init__(self, total):
+        self.owners, self.owned = [0] * total, {}
+
+    @property
+    def free_total(self):
+        return self.owners.count(0)
+
+    def allocate(self, size):
+        size += size % 2
+        for start in range(len(self.owners) - size + 1):
+            if not any(self.owners[start : start + size]):
+                self.owners[start : start + size] = [1] * size
+                self.owned[start] = size
+                return start
+        return None
+
+    def free(self, address):
+        if address not in self.owned:
+            raise ValueError(f"nothing at {address}")
+        size = self.owned.pop(address)
+        self.owners[address : address + size] = [0] * size
 """),
     Alternative("4.8", "best fit over a plain list of owners", """
 class MyAllocator:
