@@ -8,7 +8,7 @@ from minipaged.model import IncrementalDetokenizer, Tokenizer
 class RunningText:
     """Text so far of one sequence. ``text`` never holds a part of an unfinished character.
 
-    ``offsets`` has one entry a token: the length of the text before it, in characters. It only ever grows.
+    ``ends`` has one entry a token: where its text ends, in characters. The cut at a stop string does not change it.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
@@ -16,12 +16,13 @@ class RunningText:
         self._stop = stop
         self._longest = max(map(len, stop), default=0)
         self.text = ""
-        self.offsets: list[int] = []
+        self.ends: list[int] = []
 
     def add(self, token_id: int) -> str | None:
         """Take the next token. Returns the stop string that now ends the text (and is cut off), or None."""
-        self.offsets.append(len(self.text))
-        return self._grow(self._detokenizer.add(token_id))
+        new = self._detokenizer.add(token_id)
+        self.ends.append(len(self.text) + len(new))
+        return self._grow(new)
 
     def flush(self) -> str | None:
         """The sequence has ended: an unfinished character comes out as U+FFFD."""

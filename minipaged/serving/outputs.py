@@ -13,8 +13,8 @@ class CompletionOutput:
                     it is being generated
     stop_reason     the stop string or stop token that ended it; None for the end-of-sequence token
     logprobs        one dict {token id: log-probability} a generated token, if they were asked for
-    text_offsets    with logprobs and a tokenizer: where in the text each token begins, in characters. Tokens that
-                    begin behind the text made a stop string, which was cut off. An ending token has no entry
+    text_ends       with logprobs and a tokenizer: where in the text each token ends, in characters. Tokens that end
+                    behind the text made a stop string, which was cut off. An ending token has no entry
     """
 
     index: int
@@ -24,7 +24,7 @@ class CompletionOutput:
     stop_reason: str | int | None = None
     cumulative_logprob: float | None = None
     logprobs: list[dict[int, float]] | None = None
-    text_offsets: list[int] | None = None
+    text_ends: list[int] | None = None
     score: float | None = None  # beam search only: cumulative_logprob with the length penalty
 
     @property

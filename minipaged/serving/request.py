@@ -184,5 +184,5 @@ class RequestGroup:
             stop_reason=member.stop_reason,
             cumulative_logprob=member.cumulative_logprob if wants_logprobs else None,
             logprobs=member.logprobs if wants_logprobs else None,
-            text_offsets=member.text.offsets if wants_logprobs and member.text is not None else None,
+            text_ends=member.text.ends if wants_logprobs and member.text is not None else None,
         )

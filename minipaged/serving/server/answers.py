@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -155,18 +155,15 @@ def make_answer(body, job: Job, model_name: str, tokenizer: Tokenizer) -> Answer
 def visible(completion: CompletionOutput, start: int = 0) -> list[Entry] | None:
     """The tokens, from number ``start``, whose text may be seen; None where nobody asked for them.
 
-    A token that begins behind the visible text is not shown: it may be the beginning of a stop string, or is one.
+    A token that ends behind the visible text is not shown: it may be the beginning of a stop string, or is one.
     """
     if completion.logprobs is None:
         return None
-    offsets = completion.text_offsets
-    count = len(completion.token_ids)
+    ends, count = completion.text_ends, len(completion.token_ids)
     if completion.finish_reason is None or isinstance(completion.stop_reason, str):
-        count = min(count, bisect_left(offsets, len(completion.text)))
-    end = len(completion.text)  # an ending token has no place of its own: it stands behind the text
+        count = min(count, bisect_right(ends, len(completion.text)))
     return [
-        Entry(completion.token_ids[i], completion.logprobs[i], offsets[i] if i < len(offsets) else end)
-        for i in range(start, count)
+        Entry(completion.token_ids[i], completion.logprobs[i], ends[i - 1] if i else 0) for i in range(start, count)
     ]
 
 

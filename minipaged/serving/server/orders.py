@@ -101,7 +101,9 @@ def _check_counts(num_prompts: int, n: int, llm: LLM, config: ServerConfig) -> N
 
 
 def _chat_prompt(body: ChatCompletionRequest, llm: LLM) -> str:
-    messages = [{"role": message.role, "content": message.content} for message in body.messages]
+    # "developer" is OpenAI's newer word for what chat templates call "system".
+    roles = {"developer": "system"}
+    messages = [{"role": roles.get(one.role, one.role), "content": one.content} for one in body.messages]
     try:
         return llm.tokenizer.apply_chat_template(messages)
     except ValueError as error:

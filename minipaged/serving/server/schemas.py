@@ -91,7 +91,7 @@ class CompletionRequest(GenerationRequest):
 
 
 class Message(_Strict):
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant"]
     content: Content
     name: Annotated[Any, only()] = None
     refusal: Annotated[Any, only()] = None
