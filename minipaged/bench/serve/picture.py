@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from minipaged.bench.serve.report import percent
-from minipaged.course.canvas import BLACK, BLUE, ORANGE, SKY, VERMILION, WIDTH, Canvas, picture
+from minipaged.course.canvas import BLACK, BLUE, ORANGE, SKY, WIDTH, Canvas, picture
 
 if TYPE_CHECKING:
     from minipaged.bench.serve.run import ServeResult
@@ -62,10 +62,9 @@ def _requests(axes, result: ServeResult) -> None:
         rows, starts, stops = zip(*lines, strict=True) if lines else ((), (), ())
         axes.hlines(rows, starts, stops, colors=colour, linestyles=[dash], linewidths=thick, label=words)
     if failed:
-        axes.plot(*zip(*failed, strict=True), "x", color=VERMILION, markersize=5, label="failed")
+        axes.plot(*zip(*failed, strict=True), "x", color=BLACK, markersize=6, markeredgewidth=1.6, label="failed")
     axes.set_ylim(len(ordered) - 0.5, -0.5)
     axes.set_ylabel("request")
-    axes.tick_params(axis="y", colors=BLACK)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=8)
 
 

@@ -31,11 +31,11 @@ def milliseconds(value: float | None) -> str:
 def table(result: ServeResult) -> str:
     """What was sent, throughput, latencies, what the server says of its cache, and every kind of failure."""
     summary, server = result.summary, result.server
-    eos = "after which the server goes on (ignore_eos)" if server.ignore_eos else "which ends an output (no ignore_eos)"
+    eos = "on, so outputs are as long as asked" if server.ignore_eos else "off: an output may end early"
     lines = [
         f"{server.model} at {server.base_url}",
         *result.plan.lines(),
-        f"greedy, end-of-sequence token {eos}",
+        f"temperature 0; ignore_eos is {eos}",
         *(f"note: {note}" for note in server.notes),
         "",
         f"{'completed / failed':<28}{summary.completed:>12,} / {summary.failed:,}   in {summary.duration:,.2f} s",
