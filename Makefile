@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: install lab test grade notebooks bench lint
+.PHONY: install lab test grade notebooks bench docs lint
 
 install: .venv/.installed-test  ## .venv with everything, at the pins of constraints.txt; nothing is done when it is up to date
 
@@ -22,6 +22,9 @@ bench: install  ## the benchmarks that this machine can run
 	$(BIN)/minipaged bench kv
 	$(BIN)/minipaged bench attention
 	$(BIN)/minipaged bench fragmentation
+
+docs: install  ## a static site of README, lessons and docstrings in build/site
+	$(BIN)/python docs/build.py build/site
 
 lint: install  ## style of the code and form of the notebooks
 	$(BIN)/ruff check .

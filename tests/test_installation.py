@@ -95,7 +95,7 @@ def test_the_makefile_uses_the_constraints_and_every_target_is_told() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "-c constraints.txt" in makefile
     targets = re.findall(r"^(\w+):", makefile, re.MULTILINE)
-    assert targets == ["install", "lab", "test", "grade", "notebooks", "bench", "lint"]
+    assert targets == ["install", "lab", "test", "grade", "notebooks", "bench", "docs", "lint"]
     readme = (ROOT / "README.md").read_text()
     assert [target for target in targets if f"make {target}" not in readme] == []
 
