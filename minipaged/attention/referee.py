@@ -148,6 +148,9 @@ class Referee:
         self._tensors.append(watched)
         self._tensors.sort(key=lambda w: w.base)
 
+    def observe(self, kind: str, name: str, coordinates: tuple[np.ndarray, ...], program: tuple[int, int, int]) -> None:
+        """Called with every load and store: a place for those who draw what a kernel touches. Nothing happens here."""
+
     def report(self) -> RefereeReport:
         touched = sum(int((w.read | (w.writer >= 0)).sum()) * w.itemsize for w in self._tensors)
         return RefereeReport(list(self._findings.values()), dict(self._loaded), dict(self._stored), touched)
@@ -231,6 +234,7 @@ class Referee:
         at = tuple(c[good] for c in at)
         total = self._loaded if kind == "load" else self._stored
         total[tensor.name] = total.get(tensor.name, 0) + int(good.sum()) * tensor.itemsize
+        self.observe(kind, tensor.name, at, self._builder.grid_idx)
         if kind == "load":
             tensor.read[at] = True
             self._find_at("unwritten", kind, tensor, at, ~tensor.written[at])
