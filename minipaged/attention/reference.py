@@ -56,16 +56,30 @@ def attention(
     return torch.einsum("hqn,nhd->qhd", weights, value), lse.T
 
 
-def dense_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, causal: bool = True):
+def dense_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+) -> Tensor:
     """Attention of whole sequences without a cache: query [..., N, H, D], key and value [..., N, KV, D].
 
-    Differentiable, so training uses it too. ``scale`` defaults to 1 / √D. Returns [..., N, H, D].
+    Differentiable, so training uses it too. ``scale`` defaults to 1 / √D. With ``window`` each position sees only
+    the last ``window`` ones, itself included. Returns [..., N, H, D].
     """
     num_heads, num_kv_heads = query.shape[-2], key.shape[-2]
     key = key.repeat_interleave(num_heads // num_kv_heads, dim=-2)
     value = value.repeat_interleave(num_heads // num_kv_heads, dim=-2)
+    heads_first = (x.transpose(-2, -3) for x in (query, key, value))
+    mask = None
+    if window is not None:
+        position = torch.arange(query.shape[-3], device=query.device)
+        distance = position[:, None] - position[None, :]
+        mask = (distance < window) & ((distance >= 0) | (not causal))
     out = torch.nn.functional.scaled_dot_product_attention(
-        query.transpose(-2, -3), key.transpose(-2, -3), value.transpose(-2, -3), is_causal=causal, scale=scale
+        *heads_first, attn_mask=mask, is_causal=causal and mask is None, scale=scale
     )
     return out.transpose(-2, -3)
 

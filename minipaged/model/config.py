@@ -1,11 +1,15 @@
-"""The numbers that describe a Llama-family decoder, read from a checkpoint's `config.json`."""
+"""The numbers that describe a decoder of the Llama kind, read from a checkpoint's `config.json`."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
+from minipaged.model.families import FAMILIES, LAYER_TYPES, read_architecture, read_sliding, refuse_unsupported
+from minipaged.model.rope import RopeScaling, read_rope
+from minipaged.model.settings import CheckpointError, positive_int, positive_number, read_json
+
+__all__ = ["CheckpointError", "ModelConfig", "read_json"]
+
 _SIZES = {  # our name → the name in config.json; each must be a positive integer
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -14,19 +18,20 @@ _SIZES = {  # our name → the name in config.json; each must be a positive inte
     "num_heads": "num_attention_heads",
     "max_position_embeddings": "max_position_embeddings",
 }
-_MUST_BE_OFF = ("attention_bias", "mlp_bias", "quantization_config", "sliding_window")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint folder cannot be loaded; the message names the file, what is wrong, and the way out."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of a Llama-family decoder. The fields' names are Hugging Face's, with `num_layers`, `num_heads` and
+    """Sizes and switches of a decoder. The fields' names are Hugging Face's, with `num_layers`, `num_heads` and
     `num_kv_heads` for its three longer ones.
 
     Query head h reads key/value head h // (num_heads / num_kv_heads): grouped-query attention (GQA).
+
+    max_position_embeddings   the longest sequence; a RoPE scaling that stretches it is included
+    qkv_bias, o_bias, mlp_bias   which projections add a bias
+    sliding_window, sliding_layers   those layers see only the last `sliding_window` tokens
+    stop_token_ids            tokens that end a text, beside eos_token_id
+    generation                what generation_config.json recommends for sampling; used only where somebody asks
     """
 
     vocab_size: int
@@ -42,51 +47,97 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     eos_token_id: int | None = None
     bos_token_id: int | None = None
+    architecture: str = "LlamaForCausalLM"
+    rope_scaling: RopeScaling | None = None
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    sliding_layers: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    generation: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "ModelConfig":
-        """Read `config.json` of a checkpoint folder. Raises CheckpointError if it is missing or unsuitable."""
+        """Read `config.json` of a checkpoint folder, and `generation_config.json` where there is one.
+
+        Raises CheckpointError if the first is missing or one of them is unsuitable.
+        """
         file = Path(path) / "config.json"
         if not file.is_file():
             raise CheckpointError(
                 f"{file} does not exist: a checkpoint folder holds config.json, model.safetensors and "
                 f'tokenizer.json. Give the path of such a folder, or "tiny" for the bundled model.'
             )
-        return cls.from_dict(read_json(file), source=str(file))
+        values = read_json(file)
+        generation_file = file.with_name("generation_config.json")
+        generation = read_json(generation_file) if generation_file.is_file() else {}
+        if generation.get("eos_token_id") is not None:  # as in transformers and vLLM, the list that counts
+            values["eos_token_id"] = generation["eos_token_id"]
+        return cls.from_dict(values, source=str(file), generation=generation)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], source: str = "config.json") -> "ModelConfig":
+    def from_dict(
+        cls, values: dict[str, Any], source: str = "config.json", generation: dict[str, Any] | None = None
+    ) -> "ModelConfig":
         """Build from the contents of a `config.json`. Raises CheckpointError naming each unsupported setting."""
-        _refuse_unsupported(values, source)
-        sizes = {ours: _positive_int(values, theirs, source) for ours, theirs in _SIZES.items()}
-        values = {key: value for key, value in values.items() if value is not None}
-        num_heads, hidden_size = sizes["num_heads"], sizes["hidden_size"]
-        num_kv_heads = _positive_int(values, "num_key_value_heads", source, default=num_heads)
+        architecture = read_architecture(values, source)
+        family = FAMILIES[architecture]
+        refuse_unsupported(values, family, source)
+        sizes = {ours: positive_int(values, theirs, source) for ours, theirs in _SIZES.items()}
+        num_heads, hidden_size, num_layers = sizes["num_heads"], sizes["hidden_size"], sizes["num_layers"]
+        values = family.defaults | values  # a null in config.json is a value, too
+        num_kv_heads = positive_int(values, "num_key_value_heads", source, default=num_heads)
         if num_heads % num_kv_heads:
             raise CheckpointError(
                 f"{source}: num_attention_heads = {num_heads} is no multiple of num_key_value_heads = "
                 f"{num_kv_heads}; each key/value head must serve the same number of query heads."
             )
-        head_dim = _positive_int(values, "head_dim", source, default=hidden_size // num_heads)
+        if values.get("head_dim") is None and hidden_size % num_heads:
+            raise CheckpointError(
+                f"{source}: hidden_size = {hidden_size} is no multiple of num_attention_heads = {num_heads}, and no "
+                f"head_dim is given. Copy config.json again."
+            )
+        head_dim = positive_int(values, "head_dim", source, default=hidden_size // num_heads)
         if head_dim % 2:
             raise CheckpointError(f"{source}: head_dim = {head_dim} is odd; RoPE rotates pairs, so it must be even.")
-        eos = values.get("eos_token_id")
+        theta, scaling = read_rope(values, sizes["max_position_embeddings"], source)
+        if scaling is not None:
+            sizes["max_position_embeddings"] = scaling.max_positions(sizes["max_position_embeddings"])
+        sliding_window, sliding_layers = read_sliding(values, family, num_layers, source)
+        ends = _end_tokens(values.get("eos_token_id"), sizes["vocab_size"], source)
+        attention_bias = "attention_bias" in family.switches and bool(values.get("attention_bias"))
         return cls(
             **sizes,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            rope_theta=float(_rope_parameters(values).get("rope_theta", values.get("rope_theta", 10000.0))),
-            rms_norm_eps=float(values.get("rms_norm_eps", 1e-6)),
+            rope_theta=theta,
+            rms_norm_eps=positive_number(values, "rms_norm_eps", source, 1e-6),
             tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
-            eos_token_id=eos[0] if isinstance(eos, list) else eos,
+            eos_token_id=ends[0] if ends else None,
             bos_token_id=values.get("bos_token_id"),
+            architecture=architecture,
+            rope_scaling=scaling,
+            qkv_bias=family.qkv_bias or attention_bias,
+            o_bias=attention_bias,
+            mlp_bias=bool(values.get("mlp_bias")),
+            qk_norm=family.qk_norm,
+            sliding_window=sliding_window,
+            sliding_layers=sliding_layers,
+            stop_token_ids=ends[1:],
+            generation=generation or {},
         )
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens back a layer sees, the newest included; None: all."""
+        return self.sliding_window if layer in self.sliding_layers else None
 
     def to_dict(self) -> dict[str, Any]:
         """The contents of a `config.json` that describes this model to transformers and vLLM."""
         return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
+            "architectures": [self.architecture],
+            "model_type": FAMILIES[self.architecture].model_type,
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -94,64 +145,41 @@ class ModelConfig:
             "num_attention_heads": self.num_heads,
             "num_key_value_heads": self.num_kv_heads,
             "head_dim": self.head_dim,
-            "max_position_embeddings": self.max_position_embeddings,
+            "max_position_embeddings": self._positions_before_scaling(),
             "rope_theta": self.rope_theta,
             "rms_norm_eps": self.rms_norm_eps,
             "tie_word_embeddings": self.tie_word_embeddings,
-            "eos_token_id": self.eos_token_id,
+            "eos_token_id": [self.eos_token_id, *self.stop_token_ids] if self.stop_token_ids else self.eos_token_id,
             "bos_token_id": self.bos_token_id,
             "pad_token_id": None,
             "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
+            "attention_bias": self.o_bias,
+            "mlp_bias": self.mlp_bias,
             "initializer_range": 0.02,
             "torch_dtype": "bfloat16",
+            **({"rope_scaling": self.rope_scaling.to_dict()} if self.rope_scaling else {}),
+            **self._sliding_settings(),
         }
 
+    def _positions_before_scaling(self) -> int:
+        stretched = self.rope_scaling and self.rope_scaling.rope_type in ("linear", "dynamic")
+        return self.rope_scaling.original_max_position_embeddings if stretched else self.max_position_embeddings
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Parse a JSON object, or raise CheckpointError with the place where it breaks off."""
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"{file} is not valid JSON ({error}): the file is truncated or damaged. Copy the checkpoint again."
-        ) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{file} holds a {type(values).__name__}; expected a JSON object {{…}}.")
-    return values
+    def _sliding_settings(self) -> dict[str, Any]:
+        switches = FAMILIES[self.architecture].switches
+        if "use_sliding_window" in switches and self.sliding_layers:
+            kinds = [LAYER_TYPES[layer in self.sliding_layers] for layer in range(self.num_layers)]
+            return {"use_sliding_window": True, "sliding_window": self.sliding_window, "layer_types": kinds}
+        return {"sliding_window": self.sliding_window} if "sliding_window" in switches else {}
 
 
-def _rope_parameters(values: dict[str, Any]) -> dict[str, Any]:
-    """RoPE settings: `rope_parameters` in checkpoints of transformers 5, `rope_scaling` in older ones."""
-    return values.get("rope_parameters") or values.get("rope_scaling") or {}
-
-
-def _refuse_unsupported(values: dict[str, Any], source: str) -> None:
-    """Name every setting that this decoder would silently compute wrongly."""
-    architectures = values.get("architectures") or []
-    problems = []
-    if not set(architectures) & set(SUPPORTED_ARCHITECTURES):
-        name = ", ".join(architectures) or f"none given (model_type {values.get('model_type')!r})"
-        problems.append(f"architecture {name}")
-    if values.get("hidden_act", "silu") != "silu":
-        problems.append(f"hidden_act {values['hidden_act']!r} (only 'silu')")
-    rope = _rope_parameters(values)
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
-        problems.append(f"RoPE scaling {rope_type!r} (only unscaled RoPE)")
-    problems += [f"{key} = {values[key]!r}" for key in _MUST_BE_OFF if values.get(key)]
-    if problems:
-        raise CheckpointError(
-            f"{source} asks for what this decoder does not compute: {'; '.join(problems)}. It runs "
-            f"{', '.join(SUPPORTED_ARCHITECTURES)} without biases, unquantised, with unscaled RoPE. Choose such a "
-            f'checkpoint, or "tiny".'
-        )
-
-
-def _positive_int(values: dict[str, Any], key: str, source: str, default: int | None = None) -> int:
-    value = values.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        found = f"{key} = {value!r}" if key in values else f"{key} is missing"
-        raise CheckpointError(f"{source}: {found}; expected a positive integer. Is this a Llama checkpoint?")
-    return value
+def _end_tokens(ends: Any, vocab_size: int, source: str) -> tuple[int, ...]:
+    """The tokens that end a text: one, several or none."""
+    listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    for token in listed:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise CheckpointError(
+                f"{source} (or generation_config.json beside it): eos_token_id holds {token!r}; expected token ids "
+                f"between 0 and {vocab_size - 1}."
+            )
+    return tuple(dict.fromkeys(listed))

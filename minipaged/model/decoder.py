@@ -1,11 +1,12 @@
-"""A Llama-family decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU.
+"""A decoder of the Llama kind (Llama, Mistral, Qwen2, Qwen3): RMSNorm, RoPE, grouped-query attention, SwiGLU.
 
 There are two ways through it, and they give the same logits. `forward_dense` runs whole sequences without any
 cache: it is the truth, and training uses it. `forward` runs one step of a serving engine: the tokens of all
 requests, flattened, their keys and values written into the paged cache and read back through block tables.
 
-The formulas are those of `LlamaForCausalLM` in Hugging Face transformers; the tests hold the two together.
-Projections that read the same input are packed into one matrix (`qkv_proj`, `gate_up_proj`), as vLLM does.
+The formulas are those of `LlamaForCausalLM` and its relatives in Hugging Face transformers; the tests hold the two
+together. Projections that read the same input are packed into one matrix (`qkv_proj`, `gate_up_proj`), as vLLM does.
+What a model has more than Llama (a bias, a norm on queries and keys, a sliding window) is settled when it is built.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minipaged.attention.reference import dense_attention
+from minipaged.attention.window import with_window
 from minipaged.model.config import ModelConfig
+from minipaged.model.rope import RotaryEmbedding
 
 if TYPE_CHECKING:
     from minipaged.attention.metadata import AttentionMetadata
@@ -35,51 +38,33 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
-class RotaryEmbedding(nn.Module):
-    """RoPE (Su et al., 2021): turn each pair (x[i], x[i + D/2]) by the angle position · theta^(−2i/D).
+class Attention(nn.Module):
+    """Causal self-attention with num_heads query heads and num_kv_heads key/value heads.
 
-    The cosines and sines of all positions are computed once. In fp32, as transformers and vLLM do: a checkpoint is
-    trained with these very roundings, which at position 4000 are 10⁻⁴ rad away from float64.
+    The rows of `qkv_proj` are those of all query heads, then all key heads, then all value heads.
     """
 
-    def __init__(self, head_dim: int, max_positions: int, theta: float) -> None:
-        super().__init__()
-        # The device is named, so that these tables are real also when the model is built on "meta".
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
-        positions = torch.arange(max_positions, dtype=torch.float32, device="cpu")
-        angles = torch.outer(positions, 1.0 / theta**exponents).repeat(1, 2)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
-
-    def lookup(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions [T], each [T, 1, D]. A position outside the table is an IndexError."""
-        # index_select refuses negative positions, where plain indexing would count from the end.
-        cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
-        return cos.unsqueeze(1), sin.unsqueeze(1)
-
-    @staticmethod
-    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Turn x [..., T, heads, D] by the angles of its positions."""
-        first, second = x.chunk(2, dim=-1)
-        return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
-
-
-class Attention(nn.Module):
-    """Causal self-attention with num_heads query heads and num_kv_heads key/value heads."""
-
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, window: int | None = None) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = config.head_dim
         self.scale = config.head_dim**-0.5
+        self.window = window
         all_heads = config.num_heads + 2 * config.num_kv_heads
-        self.qkv_proj = nn.Linear(config.hidden_size, all_heads * config.head_dim, bias=False)
-        self.o_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
+        self.qkv_proj = nn.Linear(config.hidden_size, all_heads * config.head_dim, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.o_bias)
+        self.has_norms = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
     def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """hidden [..., T, hidden] → query, key, value, each [..., T, its heads, D]; query and key rotated."""
         heads = self.qkv_proj(hidden).unflatten(-1, (-1, self.head_dim))
         rotated, value = heads.split((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=-2)
+        if self.has_norms:
+            query, key = rotated.split((self.num_heads, self.num_kv_heads), dim=-2)
+            rotated = torch.cat((self.q_norm(query), self.k_norm(key)), dim=-2)
         query, key = RotaryEmbedding.rotate(rotated, cos, sin).split((self.num_heads, self.num_kv_heads), dim=-2)
         return query, key, value
 
@@ -103,8 +88,8 @@ class Attention(nn.Module):
         return self.o_proj(attended.flatten(-2))
 
     def forward_dense(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Whole sequences [B, T, hidden], no cache: position t sees positions 0 … t."""
-        attended = dense_attention(*self.project(hidden, cos, sin), scale=self.scale, causal=True)
+        """Whole sequences [B, T, hidden], no cache: position t sees positions 0 … t, or the last `window` of them."""
+        attended = dense_attention(*self.project(hidden, cos, sin), scale=self.scale, causal=True, window=self.window)
         return self.o_proj(attended.flatten(-2))
 
 
@@ -113,8 +98,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
@@ -124,10 +109,10 @@ class MLP(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention, then MLP; each reads a normalised copy and adds its result to the stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, config.window(index))
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
@@ -147,8 +132,11 @@ class LlamaModel(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.rope = RotaryEmbedding(config.head_dim, config.max_position_embeddings, config.rope_theta)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
+        self.rope = RotaryEmbedding(
+            config.head_dim, config.max_position_embeddings, config.rope_theta, config.rope_scaling
+        )
+        self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.num_layers))
+        self.slides = [config.window(index) is not None for index in range(config.num_layers)]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -173,12 +161,15 @@ class LlamaModel(nn.Module):
 
         token_ids, positions: int64 [T], in the order of `metadata.query_start_loc`. Returns the hidden states
         [T, hidden_size]; pass the rows that need a next token to `compute_logits`.
-        Raises ValueError for a token id or position out of range, before anything is written to the cache.
+        Raises ValueError for a token id or position out of range, and TypeError for a backend that has no sliding
+        window where the model has one, before anything is written to the cache.
         """
         hidden, cos, sin = self._embed(token_ids, positions)
+        sliding = with_window(backend, self.config.sliding_window)
         for index, layer in enumerate(self.layers):
             k_cache, v_cache = storage.k_cache[index], storage.v_cache[index]
-            hidden = layer(hidden, cos, sin, k_cache, v_cache, metadata, backend)
+            reader = sliding if self.slides[index] else backend
+            hidden = layer(hidden, cos, sin, k_cache, v_cache, metadata, reader)
         return self.norm(hidden)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:

@@ -43,9 +43,10 @@ def test_unusable_dtype(dtype):
         load_model("tiny", dtype=dtype)
 
 
-def test_folder_that_does_not_exist():
-    with pytest.raises(CheckpointError, match=r"no checkpoint folder 'meta-llama/Llama-3'.*not downloaded"):
-        load_model("meta-llama/Llama-3")
+@pytest.mark.parametrize("name", ["./nowhere", "nowhere", "/no/where", "no/where/at-all", "../no/where", "-a/b", ""])
+def test_folder_that_does_not_exist(name):
+    with pytest.raises(CheckpointError, match=f"no checkpoint folder {name!r}.*Hugging Face hub such as"):
+        load_model(name)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
@@ -64,7 +65,7 @@ def test_folder_of_something_else(tmp_path):
 @pytest.mark.parametrize(
     ("other", "way_out"),
     [
-        ("model.safetensors.index.json", "max_shard_size"),
+        ("model.gguf", "GGUF"),
         ("pytorch_model.bin", "pickles"),
         ("unrelated.txt", "copy it again"),
     ],
@@ -110,7 +111,7 @@ def test_missing_head_of_an_untied_model(random_folder):
 
 def test_tensors_of_a_foreign_model(random_folder):
     save_file({"bert.pooler.weight": torch.zeros(2)}, random_folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"21 of 21 tensors are missing.*holds 1 tensors"):
+    with pytest.raises(CheckpointError, match=r"21 of 21 tensors are missing.*1 tensors are there"):
         load_model(random_folder)
 
 
@@ -145,7 +146,7 @@ def test_tensors_that_would_be_left_out(random_folder):
 def test_quantised_weights(random_folder):
     name = "model.layers.0.mlp.up_proj.weight"
     change_weights(random_folder, lambda weights: weights.update({name: weights[name].to(torch.int8)}))
-    with pytest.raises(CheckpointError, match=f"'{name}' is stored as I8; this decoder reads"):
+    with pytest.raises(CheckpointError, match=f"'{name}' is stored as I8; minipaged reads"):
         load_model(random_folder)
 
 
