@@ -36,6 +36,7 @@ class Look(NamedTuple):
 
 KINDS = {
     "waits": Look(WHITE, "", "waits"),
+    "idle": Look(WHITE, "||", "no token budget left"),
     "prefill": Look(ORANGE, "//", "prefill"),
     "decode": Look(SKY, "", "decode: one token"),
     "again": Look(VERMILION, "xx", "computes again what it had before"),
@@ -87,7 +88,7 @@ def draw_schedules(
     top = 0.5 if title else 0.15
     sketch = Sketch(WIDTH, top + sum(heights) + LEGEND * (places[-1][2] + 1) + 0.1, title)
     left = 0.35 + 0.085 * max(len(name) for s in schedules for name in (*s.rows, "blocks" * pool))
-    wide = (WIDTH - left - (1.0 if last else 0.2)) / steps
+    wide = (WIDTH - left - (1.0 if last else 0.65 if pool else 0.2)) / steps
     lines, y = [title or "Who runs in which step"], top
     for schedule, height in zip(schedules, heights, strict=True):
         _panel(sketch, schedule, y, left, wide, numbers, pool, upto, last)

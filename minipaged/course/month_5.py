@@ -48,7 +48,8 @@ class CountdownModel:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one request does in one step. `kind`: waits, prefill, decode, again, holds, preempted, swapped."""
+    """What one request does in one step. `kind`: waits, prefill, decode, again (with tokens that were computed
+    before), idle (the step's budget was spent), holds, preempted, swapped."""
 
     kind: str
     num_tokens: int = 0
@@ -76,9 +77,14 @@ class Schedule:
         """Cells of these kinds, over all steps."""
         return sum(cell.kind in kinds for row in self.rows.values() for cell in row.values())
 
-    def tokens(self, *kinds: str) -> int:
-        """Tokens computed in cells of these kinds."""
-        return sum(cell.num_tokens for row in self.rows.values() for cell in row.values() if cell.kind in kinds)
+    @property
+    def computed_tokens(self) -> int:
+        return sum(cell.num_tokens for row in self.rows.values() for cell in row.values())
+
+    @property
+    def repeated_tokens(self) -> int:
+        """Tokens computed again. The last token of an answer is never computed: it is no input of any step."""
+        return self.computed_tokens - sum(order.prompt_tokens + order.steps - 1 for order in self.orders)
 
     @property
     def mean_end(self) -> float:
@@ -160,6 +166,8 @@ class _TraceReader:
             elif action == "hold":
                 schedule.rows[name][step] = Cell("holds", 0, reason)
         llm = schedule.llm
+        for request in llm.engine.scheduler.running:
+            schedule.rows[request.request_id].setdefault(step, Cell("idle"))
         schedule.used_blocks.append(llm.stats.history[-1].used_blocks if llm.stats.history else 0)
 
     def _kind(self, name: str) -> str:
@@ -258,6 +266,6 @@ def follow_step(llm: LLM) -> FollowedStep:
     return step
 
 
-def _short(numbers: Sequence[int], most: int = 5) -> str:
+def _short(numbers: Sequence[int], most: int = 3) -> str:
     shown = ", ".join(map(str, numbers[:most]))
     return f"[{shown}, …]" if len(numbers) > most else f"[{shown}]"
