@@ -32,7 +32,8 @@ THREAD_WORK = 1 << 16  # multiply-adds below which a second thread costs more th
 
 
 class CPUBackend(ReferenceBackend):
-    """float32 without options runs in the Numba kernels; everything else takes the reference's gather path."""
+    """float32, with a sliding window or without, runs in the Numba kernels; everything else, other options and other
+    types, takes the reference's gather path."""
 
     name = "cpu"
 
@@ -54,21 +55,22 @@ class CPUBackend(ReferenceBackend):
         scale: float,
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        plain = self.options.is_plain and _readable(query, k_cache, v_cache)
-        if not plain or (return_lse and metadata.max_query_len >= LONG_QUERY):
+        ours = self.options.only_window and _readable(query, k_cache, v_cache)
+        if not ours or (return_lse and metadata.max_query_len >= LONG_QUERY):
             return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
         if self.validate:
             validate_attend(query, k_cache, v_cache, metadata)
         query = query.detach()
         out = np.empty(query.shape, np.float32)
         lse = np.empty(query.shape[:2], np.float32)
-        plan = metadata._once("cpu_plan", lambda: _Plan(metadata))
+        window = self.options.sliding_window
+        plan = metadata._once(("cpu_plan", window), lambda: _Plan(metadata, window))
         if len(plan.rows):
             _attend_rows(query, k_cache, v_cache, plan, scale, out, lse)
         output = torch.from_numpy(out)
         for s, rows, length in plan.long:
             table = metadata.block_tables[s]
-            _attend_long(query[rows], k_cache, v_cache, table, length, scale, output[rows])
+            _attend_long(query[rows], k_cache, v_cache, table, length, scale, window, output[rows])
         return (output, torch.from_numpy(lse)) if return_lse else output
 
 
@@ -77,11 +79,12 @@ class _Plan:
 
     rows     int64 [R]   the query rows that the Numba kernel takes
     seqs     int64 [R]   the sequence of each row
-    lengths  int64 [R]   the context that each row sees: its position + 1
+    lengths  int64 [R]   the context before each row, itself included: its position + 1
+    firsts   int64 [R]   the first position that each row sees: 0, or where its sliding window begins
     long     [(sequence, slice of query rows, seq_len)]
     """
 
-    def __init__(self, metadata: AttentionMetadata) -> None:
+    def __init__(self, metadata: AttentionMetadata, window: int | None) -> None:
         starts = metadata.query_start_loc.numpy().astype(np.int64)
         seq_lens = metadata.seq_lens.numpy()
         query_lens = np.diff(starts)
@@ -93,7 +96,8 @@ class _Plan:
         keep = ~long[seqs]
         self.rows, self.seqs = rows[keep], seqs[keep]
         self.lengths = seq_lens[self.seqs] - query_lens[self.seqs] + (self.rows - starts[self.seqs]) + 1
-        self.work = np.cumsum(self.lengths)
+        self.firsts = np.maximum(self.lengths - window, 0) if window else np.zeros_like(self.lengths)
+        self.work = np.cumsum(self.lengths - self.firsts)
 
     def shares(self, num_shares: int) -> list[tuple[int, int]]:
         """Ranges of rows with about equal work: tokens of context to read, not rows, because lengths differ."""
@@ -110,7 +114,7 @@ def _attend_rows(
     _, block_size, num_kv_heads, head_dim = k_cache.shape
     kernel = _attend_kernel(head_dim, query.shape[1] // num_kv_heads)
     arrays = (
-        query.numpy(), _flat(k_cache), _flat(v_cache), plan.tables, plan.rows, plan.seqs, plan.lengths,
+        query.numpy(), _flat(k_cache), _flat(v_cache), plan.tables, plan.rows, plan.seqs, plan.firsts, plan.lengths,
         out, lse, np.float32(scale), block_size, *k_cache.stride()[:3], *v_cache.stride()[:3],
     )  # fmt: skip
     threads = torch.get_num_threads()
@@ -126,20 +130,31 @@ def _attend_rows(
 
 
 def _attend_long(
-    query: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, length: int, scale: float, out: Tensor
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    table: Tensor,
+    length: int,
+    scale: float,
+    window: int | None,
+    out: Tensor,
 ) -> None:
     """One sequence with many query tokens: copy its context together, then torch's attention."""
     num_queries, num_heads, head_dim = query.shape
-    num_kv_heads = k_cache.shape[2]
+    _, block_size, num_kv_heads, _ = k_cache.shape
+    if window is not None:  # blocks before the first query's window are not copied
+        unseen = max(0, length - num_queries - window + 1) // block_size
+        table, length = table[unseen:], length - unseen * block_size
     grouped = (num_kv_heads, num_heads // num_kv_heads, -1, head_dim)
     key, value = (
         gather(cache, table, length).transpose(0, 1).unsqueeze(1).expand(grouped[0], grouped[1], length, head_dim)
         for cache in (k_cache, v_cache)
     )
     mask = None
-    if num_queries < length:  # torch's is_causal puts the first query at position 0, which holds only without history
-        query_pos = torch.arange(length - num_queries, length)
-        mask = torch.arange(length)[None, :] <= query_pos[:, None]
+    if num_queries < length or window is not None:
+        # torch's is_causal puts the first query at position 0, which holds only without history.
+        distance = torch.arange(length - num_queries, length)[:, None] - torch.arange(length)[None, :]
+        mask = distance >= 0 if window is None else (distance >= 0) & (distance < window)
     result = torch.nn.functional.scaled_dot_product_attention(
         query.transpose(0, 1).reshape(grouped), key, value, attn_mask=mask, is_causal=mask is None, scale=scale
     )

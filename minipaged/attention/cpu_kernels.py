@@ -83,7 +83,7 @@ def build_attend(head_dim: int, group: int) -> Callable:
     @njit(**OPTIONS)
     def attend(
         first_row, last_row, first_head, last_head,  # this thread's share
-        query, k, v, tables, rows, seqs, lengths, out, lse, scale, block_size,
+        query, k, v, tables, rows, seqs, firsts, lengths, out, lse, scale, block_size,
         k_stride_block, k_stride_slot, k_stride_head, v_stride_block, v_stride_slot, v_stride_head,
     ):  # fmt: skip
         heads = (last_head - first_head) * G
@@ -95,16 +95,16 @@ def build_attend(head_dim: int, group: int) -> Callable:
         k_at, k_next, v_at = np.zeros(TILE, np.int64), np.zeros(TILE, np.int64), np.zeros(TILE, np.int64)
 
         for r in range(first_row, last_row):
-            row, table, length = rows[r], tables[seqs[r]], lengths[r]
+            row, table, first, length = rows[r], tables[seqs[r]], firsts[r], lengths[r]
             for h in range(heads):
                 for d in range(D):  # 2^(x · log₂ e) is e^x: the factor goes into q, once
                     q[h, d] = query[row, first_head * G + h, d] * scale * LOG2_E
             m[:] = -np.inf
             total[:] = 0
             acc[:] = 0
-            find_slots(table, block_size, 0, min(TILE, length), k_stride_block, k_stride_slot, k_next)
+            find_slots(table, block_size, first, min(first + TILE, length), k_stride_block, k_stride_slot, k_next)
 
-            for start in range(0, length, TILE):
+            for start in range(first, length, TILE):
                 stop = min(start + TILE, length)
                 count = stop - start
                 k_at, k_next = k_next, k_at

@@ -33,9 +33,9 @@ class AttentionOptions:
                 raise ValueError(f"{name} is {value}, but it must be greater than 0 ({way_out})")
 
     @property
-    def is_plain(self) -> bool:
-        """True when nothing is switched on."""
-        extras = (self.soft_cap, self.alibi_slopes, self.sliding_window, self.sinks)
+    def only_window(self) -> bool:
+        """True when nothing is switched on, or the sliding window alone."""
+        extras = (self.soft_cap, self.alibi_slopes, self.sinks)
         return self.k_scale == self.v_scale == 1.0 and all(extra is None for extra in extras)
 
 

@@ -89,7 +89,7 @@ class BeamGroup(RequestGroup):
         num_chosen = 0
         num_generated = beams[0].num_output_tokens + 1
         for place, (total, number, token) in enumerate(self._candidates(beams)):
-            if token == self.eos_token_id:
+            if token in self.end_tokens:
                 if place < width:  # an ending among the best ones; a worse one is dropped, as in transformers
                     self._add([*beams[number].output_token_ids, token], total, "stop")
             elif num_chosen < width:

@@ -49,6 +49,8 @@ class LLMEngine:
         self.runner, self.scheduler, self.config, self.tokenizer = runner, scheduler, config, tokenizer
         self.manager: KVCacheManager = runner.manager
         self.model_config = runner.model.config
+        ends = (self.model_config.eos_token_id, *getattr(self.model_config, "stop_token_ids", ()))
+        self._end_tokens = frozenset(token for token in ends if token is not None)
         self.stats = EngineStats(num_blocks=self.manager.num_usable_blocks, block_size=self.manager.block_size)
         self.trace: list[Decision] = []  # filled when config.trace is on
         self.processor = OutputProcessor(scheduler, self.stats, tokenizer, self.trace if config.trace else None)
@@ -92,7 +94,7 @@ class LLMEngine:
             token_ids,
             params,
             max_tokens=max_tokens,
-            eos_token_id=self.model_config.eos_token_id,
+            end_tokens=self._end_tokens,
             seed=seed if seed is not None else self._rng.getrandbits(63),
             arrival=self._num_requests,
             priority=priority,

@@ -97,7 +97,7 @@ class OutputProcessor:
         """One more token, and the question whether it is the last."""
         request.append_token(token)
         params, text = request.group.params, request.text
-        if token == request.group.eos_token_id or token in params.stop_tokens:
+        if token in request.group.end_tokens or token in params.stop_tokens:
             stop = text.flush() if text is not None else None
             reason = stop or (token if token in params.stop_tokens else None)
             return self.finish(request, RequestStatus.FINISHED_STOPPED, reason)

@@ -102,7 +102,7 @@ class RequestGroup:
         params: SamplingParams | BeamSearchParams,
         *,
         max_tokens: int,
-        eos_token_id: int | None = None,
+        end_tokens: frozenset[int] = frozenset(),
         seed: int,
         arrival: int,
         priority: int = 0,
@@ -116,7 +116,7 @@ class RequestGroup:
         self.num_prompt_tokens = len(prompt_token_ids)
         self.params = params
         self.max_tokens = max_tokens
-        self.eos_token_id = None if params.ignore_eos else eos_token_id
+        self.end_tokens = frozenset() if params.ignore_eos else end_tokens
         self.seed = seed
         self.arrival = arrival
         self.priority = priority

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("numba")
 
 from minipaged.attention import AttentionMetadata, AttentionOptions, get_backend
+from minipaged.attention.window import with_window
 from tests.attention.helpers import TOLERANCE, Batch, make_batch, relative_error
 
 
@@ -86,10 +87,31 @@ def test_block_ids_past_32_bit_offsets():
 def test_other_types_and_options_take_the_gather_path():
     batch = make_batch([20, 5], [1, 1], dtype=torch.bfloat16)
     assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < TOLERANCE[torch.bfloat16]
-    options = AttentionOptions(sliding_window=4)
+    options = AttentionOptions(sliding_window=4, soft_cap=5.0)
     batch = make_batch([20, 5], [1, 1])
     got = batch.attend(get_backend("cpu", options=options))
     assert relative_error(got, batch.truth(options)[0]) < 1e-6
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 33, 100])
+@pytest.mark.parametrize("query_lens", [[1] * 5, [1, 15, 17, 40, 5]])
+def test_sliding_window(window, query_lens):
+    options = AttentionOptions(sliding_window=window)
+    batch = make_batch([1, 15, 40, 60, 71], query_lens, block_size=8)
+    truth = batch.truth(options)[0]
+    for table, seq_len, query_len in zip(batch.tables, [1, 15, 40, 60, 71], query_lens, strict=True):
+        for unseen in table[: max(0, seq_len - query_len - window + 1) // 8]:  # slid out for all its queries
+            batch.k_cache[unseen] = batch.v_cache[unseen] = float("nan")
+    assert relative_error(batch.attend(get_backend("cpu", options=options)), truth) < TOLERANCE[torch.float32]
+
+
+def test_layers_with_and_without_a_window_share_the_metadata():
+    batch = make_batch([40, 33], [1, 1])
+    plain = get_backend("cpu")
+    sliding = with_window(plain, 7)
+    assert relative_error(batch.attend(plain), batch.truth()[0]) < 1e-6
+    assert relative_error(batch.attend(sliding), batch.truth(AttentionOptions(sliding_window=7))[0]) < 1e-6
+    assert relative_error(batch.attend(plain), batch.truth()[0]) < 1e-6
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
