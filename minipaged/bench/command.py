@@ -14,6 +14,7 @@ from pathlib import Path
 OWN_COMMANDS = {
     "attention": "minipaged.attention.bench",
     "fragmentation": "minipaged.bench.fragmentation",
+    "generate": "minipaged.bench.generate",
     "serve": "minipaged.bench.serve",
 }
 

@@ -10,6 +10,7 @@ import pytest
 
 from minipaged.bench.serve import ServerProblem, run_workload
 
+pytestmark = pytest.mark.slow  # two processes that import torch
 OPTIONS = {"on": [], "off": ["--no-enable-prefix-caching", "--max-queue", "2", "--api-key", "sesame"]}
 START_SECONDS = 60
 
@@ -21,8 +22,8 @@ def urls() -> Iterator[dict[str, str]]:
     try:
         for name, options in OPTIONS.items():
             logs[name] = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115
-            command = [sys.executable, "-m", "minipaged", "serve", "tiny", "--port", "0", *options]
-            processes[name] = subprocess.Popen(command, stdout=logs[name], stderr=subprocess.STDOUT)
+            command = [sys.executable, "-m", "minipaged", "serve", "tiny", "--port", "0", "--attention", "reference"]
+            processes[name] = subprocess.Popen([*command, *options], stdout=logs[name], stderr=subprocess.STDOUT)
         end = time.monotonic() + START_SECONDS
         while len(found) < len(OPTIONS):
             for name, log in logs.items():

@@ -1,0 +1,37 @@
+"""minipaged behind the wire of work.py. Run in a process of its own, like every peer."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from work import serve, settings
+
+NUM_BLOCKS = 512
+
+
+def main() -> None:
+    """Without prefix cache: each round sends the same prompts again."""
+    given = settings()  # threads, before torch is imported
+    import torch
+
+    import minipaged
+    from minipaged.serving import LLM, SamplingParams
+
+    llm = LLM(
+        given["folder"],
+        dtype=getattr(torch, given["dtype"]),
+        block_size=given["block_size"],
+        num_blocks=NUM_BLOCKS,
+        enable_prefix_caching=False,
+    )
+
+    def generate(prompts, lengths):
+        params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
+        return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params)]
+
+    serve(f"minipaged {minipaged.__version__}", generate)
+
+
+if __name__ == "__main__":
+    main()
