@@ -57,8 +57,8 @@ def bars(results: Mapping[str, Result], beside_paper: bool = True) -> Figure:
     for name, result in results.items():
         if beside_paper and name in PAPER:
             data[f"{NAMES[name]}\npaper"] = {STATE_OF[part]: share for part, share in PAPER[name].items()}
-        shares = {STATE_OF[part]: share for part, share in result.shares.items()}
-        data[f"{NAMES[name]}\nsimulated"] = {state: share for state, share in shares.items() if share > 0.05}
+        shares = {STATE_OF[part]: round(share, 1) for part, share in result.shares.items()}
+        data[f"{NAMES[name]}\nsimulated"] = {state: share for state, share in shares.items() if share}
     return draw_bars(data, title="Who owns the KV memory", ylabel="percent of the pool", stacked=True, height=4.2)
 
 
@@ -87,6 +87,19 @@ def output_spread(spreads: Iterable[float], n: int = 1000) -> Table:
     published = [PAPER[name]["tokens"] for name in ("max", "pow2", "oracle")]
     rows.append(["paper", *published, PAPER["pow2"]["external"]])
     return Table(["spread of outputs", "tokens %: Max", "Pow2", "Oracle", "external %: Pow2"], rows)
+
+
+def batch_by_rate(rates: Iterable[float], n: int = 2000) -> Table:
+    """Mean requests in the batch while Alpaca-like requests still arrive, at several rates (requests per step)."""
+    rows = []
+    for rate in rates:
+        requests, means = alpaca_like(n, rate=rate), []
+        for name in ("oracle", "paged"):
+            samples = record(requests, name, pool_slots=POOL_SLOTS, layout=False)
+            arriving = [sample for sample in samples if sample.step <= requests[-1].arrival]
+            means.append(time_average(arriving, lambda sample: sample.running))
+        rows.append([f"{rate:g}", *(f"{mean:.1f}" for mean in means), f"{means[1] / means[0]:.2f}"])
+    return Table(["requests arrive per step", "Oracle", "paged", "paged / Oracle"], rows)
 
 
 def five_bars(

@@ -75,8 +75,8 @@ def reserve_oracle(workload: Workload) -> int:
 def _check_length(workload: Workload) -> None:
     if workload.total_tokens > MAX_LENGTH:
         raise ValueError(
-            f"{workload.prompt_tokens} + {workload.output_tokens} tokens are more than the {MAX_LENGTH} that the model "
-            "can hold and that are reserved at most; shorten it, or choose oracle or paged"
+            f"{workload.prompt_tokens} + {workload.output_tokens} tokens are more than the {MAX_LENGTH} reserved "
+            "at most; shorten it, or choose oracle or paged"
         )
 
 

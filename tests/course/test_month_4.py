@@ -6,6 +6,7 @@ from minipaged.course.figures_month_4 import draw_hole_map, row_spans
 from minipaged.course.month_4 import (
     a_and_b,
     bars,
+    batch_by_rate,
     block_size_costs,
     explore,
     five_bars,
@@ -23,6 +24,12 @@ from minipaged.workloads import sharegpt_like, workload_a, workload_b
 def test_waste_is_half_a_block_less_half_a_slot():
     for cost in block_size_costs(sharegpt_like(120), (1, 4, 16, 64)):
         assert cost.waste_slots == pytest.approx((cost.block_size - 1) / 2, abs=0.02 * cost.block_size)
+
+
+def test_pagings_lead_grows_with_the_rate_of_arrival():
+    leads = [float(row[-1]) for row in batch_by_rate((0.3, 4), n=800).rows]
+    assert leads[0] == pytest.approx(1, abs=0.05)  # neither is ever full
+    assert leads[1] > 1.5
 
 
 def test_steps_with_a_token_budget():
