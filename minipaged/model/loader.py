@@ -44,6 +44,7 @@ def load_model(
             f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, config.json says vocab_size "
             f"{config.vocab_size}: some tokens would have no embedding. These files belong to different models."
         )
+    tokenizer.num_ids = config.vocab_size
     files = CheckpointFiles(folder)
     files.check(config)
     with torch.device("meta"):  # sizes only: memory is given below, in the right type at once

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from minipaged.model.chat import render_template
 from minipaged.model.config import CheckpointError, read_json
 
 
@@ -21,14 +20,17 @@ class Tokenizer:
         self,
         core: tokenizers.Tokenizer,
         chat_template: str | None = None,
-        eos_token: str | None = None,
-        bos_token: str | None = None,
+        **special_tokens: str,
     ) -> None:
+        """special_tokens: the texts of eos_token, bos_token and others, by these names."""
         self.core = core
         self.chat_template = chat_template
-        self.eos_token, self.bos_token = eos_token, bos_token
-        self.eos_token_id = None if eos_token is None else core.token_to_id(eos_token)
+        self.special_tokens = special_tokens
+        self.eos_token, self.bos_token = special_tokens.get("eos_token"), special_tokens.get("bos_token")
+        self.eos_token_id = None if self.eos_token is None else core.token_to_id(self.eos_token)
+        self.bos_token_id = None if self.bos_token is None else core.token_to_id(self.bos_token)
         self.vocab_size = core.get_vocab_size(with_added_tokens=True)
+        self.num_ids = self.vocab_size  # a model may have more: rows of padding at the end of its embedding
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Tokenizer":
@@ -52,10 +54,11 @@ class Tokenizer:
         template_file = folder / "chat_template.jinja"
         if template_file.is_file():
             config["chat_template"] = template_file.read_text(encoding="utf-8")
-        return cls(core, config.get("chat_template"), _content(config, "eos_token"), _content(config, "bos_token"))
+        return cls(core, _default_template(config.get("chat_template")), **_special_tokens(config))
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`. No beginning-of-sequence token unless the checkpoint's tokenizer.json adds one."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`. With a beginning-of-sequence token where the checkpoint's tokenizer.json adds one, but
+        never with a second one: a text from a chat template has its own."""
         if not isinstance(text, str):
             raise TypeError(f"encode() takes a string, got {type(text).__name__}: {text!r}")
         try:
@@ -65,19 +68,21 @@ class Tokenizer:
                 f"the text is no valid Unicode: character {error.start} is the lone surrogate "
                 f"{text[error.start]!r}. Read the text as UTF-8, or encode it with errors='replace' first."
             ) from error
-        return self.core.encode(text).ids
+        ids = self.core.encode(text, add_special_tokens=add_special_tokens).ids
+        twice = self.bos_token_id is not None and ids[:2] == [self.bos_token_id] * 2
+        return ids[1:] if twice and text.startswith(self.bos_token) else ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; bytes that form no whole character come out as U+FFFD.
+        """Text of `token_ids`; bytes that form no whole character come out as U+FFFD, padding ids as nothing.
 
         Raises ValueError for an id outside the vocabulary.
         """
         ids = list(token_ids)
         for position, token_id in enumerate(ids):
-            if not 0 <= token_id < self.vocab_size:
+            if not 0 <= token_id < self.num_ids:
                 raise ValueError(
                     f"token id {token_id} (at position {position}) is outside the vocabulary of "
-                    f"{self.vocab_size} tokens: ids run from 0 to {self.vocab_size - 1}."
+                    f"{self.num_ids} tokens: ids run from 0 to {self.num_ids - 1}."
                 )
         return self.core.decode(ids, skip_special_tokens=skip_special_tokens)
 
@@ -92,21 +97,11 @@ class Tokenizer:
                 "this checkpoint has no chat template (chat_template in tokenizer_config.json): "
                 "pass the prompt as plain text."
             )
-        for number, message in enumerate(messages):
-            if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-                raise ValueError(f"message {number} must be a dict with 'role' and 'content', got {message!r}")
-        # A template comes with the checkpoint, so it is code from outside: it runs in Jinja's sandbox.
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _raise_template_error
-        try:
-            return environment.from_string(self.chat_template).render(
-                messages=list(messages),
-                add_generation_prompt=add_generation_prompt,
-                eos_token=self.eos_token or "",
-                bos_token=self.bos_token or "",
-            )
-        except TemplateError as error:
-            raise ValueError(f"the chat template refused these messages: {error}") from error
+        return render_template(self.chat_template, messages, self.special_tokens, add_generation_prompt)
+
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of the prompt that the chat template makes; it brings the special tokens itself."""
+        return self.encode(self.apply_chat_template(messages), add_special_tokens=False)
 
 
 class IncrementalDetokenizer:
@@ -144,11 +139,19 @@ class IncrementalDetokenizer:
         return self._tokenizer.decode(self._ids[self._prefix :], self._skip)[len(known) :]
 
 
-def _content(config: dict[str, Any], key: str) -> str | None:
-    """A special token is a string, or (in older files) a dict with its text under "content"."""
-    value = config.get(key)
-    return value.get("content") if isinstance(value, dict) else value
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """The texts of eos_token, bos_token, …: each a string, or (in older files) a dict with it under "content"."""
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name.endswith("_token")
+    }
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-def _raise_template_error(message: str) -> None:
-    raise TemplateError(message)
+def _default_template(template: Any) -> str | None:
+    """A checkpoint may name several templates: [{"name": "default", "template": …}, …]."""
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        return named.get("default")
+    return template

@@ -18,7 +18,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("prompts", metavar="PROMPT", nargs="+", help="one prompt or several, served together")
-    add("--model", default="tiny", help='"tiny" (bundled), or a folder in Hugging Face format')
+    add("--model", default="tiny", help='"tiny" (bundled), a folder in Hugging Face format, or a name on its hub')
+    add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="type of weights and KV cache")
+    add("--chat", action="store_true", help="each prompt is a user's message: put it into the model's chat template")
 
     group = parser.add_argument_group("the cache and its reader")
     add = group.add_argument
@@ -34,9 +36,10 @@ def build_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("sampling")
     add = group.add_argument
     add("--max-tokens", type=int, default=16, help="tokens to generate at most (default 16)")
-    add("--temperature", type=float, default=0.0, help="0 (default): always the most probable token")
-    add("--top-k", type=int, default=0, help="draw from the k most probable tokens only (0: all)")
-    add("--top-p", type=float, default=1.0, help="draw from the smallest set that reaches this probability")
+    add("--temperature", type=float, help="0 (default): always the most probable token")
+    add("--top-k", type=int, help="draw from the k most probable tokens only (default 0: all)")
+    add("--top-p", type=float, help="draw from the smallest set that reaches this probability (default 1: all)")
+    add("--generation-config", action="store_true", help="where not given here: as generation_config.json recommends")
     add("--seed", type=int, help="repeat the same draw")
     add("--stop", action="append", help="end the text before this string (may be given several times)")
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
@@ -60,12 +63,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 2 with one line on stderr that says what is wrong and what to do."""
     args = build_parser().parse_args(argv)
-    from minipaged.serving.llm import LLM  # imports torch: only after the arguments were read
+    import torch  # only after the arguments were read
+
+    from minipaged.serving.llm import LLM
 
     try:
         params = _params(args)
         llm = LLM(
             args.model,
+            dtype=getattr(torch, args.dtype),
             attention=args.attention,
             device=args.device,
             num_blocks=args.num_blocks,
@@ -79,7 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             enable_chunked_prefill=not args.no_chunked_prefill,
             trace=args.trace,
         )
-        outputs = llm.generate(args.prompts, params, progress=sys.stderr.isatty())
+        if args.generation_config:
+            params = llm.get_default_sampling_params(**_sampling(args))
+        prompts = args.prompts
+        if args.chat:
+            prompts = [llm.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in prompts]
+        outputs = llm.generate(prompts, params, progress=sys.stderr.isatty())
     except (ValueError, TypeError, ImportError) as error:
         notes = getattr(error, "__notes__", [])  # which of several prompts
         print(" ".join([f"minipaged generate: {error}", *notes]), file=sys.stderr)
@@ -105,10 +116,11 @@ def _params(args: argparse.Namespace):
     from minipaged.serving.sampling import BeamSearchParams, SamplingParams
 
     if args.beam is not None:
-        drawing = (args.temperature, args.top_k, args.top_p != 1.0, args.n != 1, args.seed is not None, args.stop)
-        if any(drawing):
+        drawing = (args.temperature, args.top_k, args.top_p not in (None, 1.0), args.n != 1, args.seed is not None)
+        if any(drawing) or args.stop or args.generation_config:
             raise ValueError(
-                "--beam searches, it does not draw: leave out --temperature, --top-k, --top-p, --seed, --n and --stop"
+                "--beam searches, it does not draw: leave out --temperature, --top-k, --top-p, --seed, --n, --stop and "
+                "--generation-config"
             )
         return BeamSearchParams(
             beam_width=args.beam,
@@ -117,17 +129,13 @@ def _params(args: argparse.Namespace):
             early_stopping=args.early_stopping,
             ignore_eos=args.ignore_eos,
         )
-    return SamplingParams(
-        n=args.n,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        seed=args.seed,
-        stop=args.stop,
-        max_tokens=args.max_tokens,
-        ignore_eos=args.ignore_eos,
-        sharing=args.sharing,
-    )
+    return SamplingParams(**_sampling(args))
+
+
+def _sampling(args: argparse.Namespace) -> dict[str, object]:
+    """SamplingParams' arguments. What was not given is left out: its default is SamplingParams' or the model's."""
+    names = ("n", "temperature", "top_k", "top_p", "seed", "stop", "max_tokens", "ignore_eos", "sharing")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def _text_lines(outputs) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from minipaged.attention import AttentionBackend, get_backend
+from minipaged.attention.window import with_window
 from minipaged.kv_cache import BlockPool, BlockTable, KVCacheManager
 from minipaged.kv_cache.storage import KVCacheStorage
 from minipaged.kv_cache.swap import SwapSpace
@@ -18,10 +19,10 @@ from minipaged.serving.outputs import RequestOutput
 from minipaged.serving.parts import check_part, check_parts, make_part
 from minipaged.serving.protocols import SchedulerConfig
 from minipaged.serving.runner import ModelRunner
-from minipaged.serving.sampling import BeamSearchParams, SamplingParams, check_bool, check_int
+from minipaged.serving.sampling import BeamSearchParams, SamplingParams, check_bool, check_int, recommended_sampling
 from minipaged.serving.scheduler import Scheduler
 
-DEFAULT_CACHE_BYTES = 256 * 2**20  # of KV cache, when num_blocks is not given
+DEFAULT_CACHE_BYTES = 2**30  # of KV cache, when num_blocks is not given
 DEFAULT_FULL_SEQUENCES = 4  # … or enough for so many sequences of the model's full length, if that is less
 
 Prompt = str | Sequence[int]
@@ -32,7 +33,8 @@ class LLM:
     """A paged serving engine around one model.
 
     Args:
-        model: "tiny", a checkpoint folder, or what ``load_model`` returned: (model, tokenizer).
+        model: "tiny", a checkpoint folder, a name on the Hugging Face hub, or what ``load_model`` returned: (model,
+            tokenizer). In a model with a sliding window the blocks that slid out of it stay: only the reading stops.
         num_blocks: physical blocks in the pool; None: as many as ``default_num_blocks`` finds sensible.
         block_size: tokens a block.
         attention: "auto", "reference", "triton", "cpu", or a backend of your own.
@@ -92,6 +94,7 @@ class LLM:
         else:
             self.model, self.tokenizer = load_model(model, dtype, device)
         sizes = self.model.config
+        with_window(backend, getattr(sizes, "sliding_window", None))  # a backend that has none is refused here
         num_blocks = num_blocks or default_num_blocks(sizes, block_size, dtype)
         storage = KVCacheStorage(
             sizes.num_layers,
@@ -117,6 +120,15 @@ class LLM:
     def stats(self):
         """The engine's counts so far: an ``EngineStats``."""
         return self.engine.stats
+
+    def get_default_sampling_params(self, **changes) -> SamplingParams:
+        """What the checkpoint's generation_config.json recommends, with ``changes``; vLLM's method of this name.
+
+        ``generate`` does not use it by itself: without params it is greedy, whatever the checkpoint recommends. The
+        end tokens of generation_config.json always count. Raises ValueError for a recommendation that minipaged
+        cannot follow.
+        """
+        return SamplingParams(**recommended_sampling(getattr(self.model.config, "generation", {})) | changes)
 
     def generate(
         self,
@@ -185,10 +197,10 @@ class LLM:
 
 
 def default_num_blocks(sizes, block_size: int, dtype: torch.dtype) -> int:
-    """Enough blocks for four sequences of the model's full length, within 256 MiB; at least one full sequence's."""
+    """Enough blocks for four sequences of the model's full length, within 1 GiB."""
     block_bytes = 2 * sizes.num_layers * block_size * sizes.num_kv_heads * sizes.head_dim * dtype.itemsize
     one_sequence = -(-sizes.max_position_embeddings // block_size)
-    return max(one_sequence, min(DEFAULT_FULL_SEQUENCES * one_sequence, DEFAULT_CACHE_BYTES // block_bytes))
+    return max(2, min(DEFAULT_FULL_SEQUENCES * one_sequence, DEFAULT_CACHE_BYTES // block_bytes))
 
 
 def check_block_size(backend: AttentionBackend, block_size: int) -> None:

@@ -96,6 +96,40 @@ class BeamSearchParams:
         return cumulative_logprob / num_generated**self.length_penalty
 
 
+# What generation_config.json may ask for beyond temperature, top_k and top_p, with the value that asks for nothing.
+_NOT_FOLLOWED = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "num_beams": 1,
+    "bad_words_ids": None,
+}
+
+
+def recommended_sampling(generation: dict[str, object]) -> dict[str, object]:
+    """SamplingParams' arguments from a generation_config.json. ``do_sample`` false, or left out, is greedy.
+
+    Raises ValueError naming the settings that minipaged does not have.
+    """
+    asked = {name: generation[name] for name, nothing in _NOT_FOLLOWED.items() if generation.get(name) is not None}
+    asked = {name: value for name, value in asked.items() if value != _NOT_FOLLOWED[name]}
+    sampling: dict[str, object] = {"temperature": 0.0}
+    if generation.get("do_sample"):
+        # transformers' own defaults for what is left out
+        defaults = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+        sampling = {
+            name: default if generation.get(name) is None else generation[name] for name, default in defaults.items()
+        }
+    if asked:
+        raise ValueError(
+            f"generation_config.json recommends {', '.join(f'{k} = {v!r}' for k, v in asked.items())}, which minipaged "
+            f"does not have. Choose the sampling yourself, for example SamplingParams("
+            f"{', '.join(f'{k}={v!r}' for k, v in sampling.items())})"
+        )
+    return sampling
+
+
 def check_int(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """Return ``value`` if it is an int (not a bool) between ``low`` and ``high``; else raise, naming all three."""
     if isinstance(value, bool) or not isinstance(value, int):
