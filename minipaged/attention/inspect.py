@@ -12,6 +12,7 @@ global memory are, and which matrix instructions stand in the code.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -108,15 +109,33 @@ def _worker() -> None:
     print(json.dumps([asdict(report) for report in compiled]))
 
 
-def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+def _file_worker() -> None:
+    """Compile a function of a file: the other end of ``own_kernel.inspect_own``."""
+    request = json.load(sys.stdin)
+    specification = importlib.util.spec_from_file_location("own", request.pop("file"))
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    report = compile_function(fn=getattr(module, request["name"]), **request)
+    print(json.dumps(asdict(report)))
 
+
+def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
     from minipaged.attention.triton import launch_kernels
 
     fn, constants = _kernel_and_constants(kernel, shape)
     signature, constants = _signature(fn, constants, shape)
+    warps = launch_kernels.PREFILL_WARPS if kernel == "prefill" else launch_kernels.decode_warps(_itemsize(shape))
+    return compile_function(kernel, fn, signature, constants, target, warps, text)
+
+
+def compile_function(
+    name: str, fn, signature: dict[str, str], constants: dict, target: str, warps: int = 4, text: str = ""
+) -> Report:
+    """Compile a ``triton.jit`` function here and now: in a process in which Triton's interpreter is off."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     names = list(signature)
     # Tensors come from an allocator that aligns to 256 bytes, and strides of whole heads are multiples of 16: the
     # launcher finds that out by itself, here it has to be said. With it, loads are 128 bits wide.
@@ -125,9 +144,7 @@ def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
     backend, arch, warp = TARGETS[target]
     started = time.perf_counter()
     source = ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=attributes)
-    warps = launch_kernels.PREFILL_WARPS if kernel == "prefill" else launch_kernels.decode_warps(_itemsize(shape))
-    options = {"num_warps": warps}
-    compiled = triton.compile(source, target=GPUTarget(backend, arch, warp), options=options)
+    compiled = triton.compile(source, target=GPUTarget(backend, arch, warp), options={"num_warps": warps})
     seconds = time.perf_counter() - started
     read = _read_nvidia if backend == "cuda" else _read_amd
     assembly = dict(compiled.asm)
@@ -135,7 +152,7 @@ def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
         assembly["sass"] = _nvidia_tool("nvdisasm", assembly["cubin"], "-c")
     if text and text not in assembly:
         raise ValueError(f"no text {text!r} for {target}: there are {', '.join(k for k in assembly if k != 'cubin')}")
-    return Report(kernel, target, **read(compiled), seconds=round(seconds, 2), text=assembly.get(text, ""))
+    return Report(name, target, **read(compiled), seconds=round(seconds, 2), text=assembly.get(text, ""))
 
 
 def _kernel_and_constants(kernel: str, shape: Shape):
@@ -304,5 +321,7 @@ def main(argv: list[str] | None = None) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--worker"]:
         _worker()
+    elif sys.argv[1:] == ["--file"]:
+        _file_worker()
     else:
         sys.exit(main())

@@ -31,6 +31,7 @@ from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.referee import Referee, RefereeReport
 from minipaged.attention.reference import paged_attention, write_slots
 
+FENCE = 4096  # elements that belong to nobody, to each side of a tensor
 TOLERANCE = 1e-5  # of float32 results, relative to the largest true value
 
 
@@ -73,6 +74,14 @@ def sparse_storage(numel: int) -> Tensor:
     return torch.frombuffer(pages, dtype=torch.float32)
 
 
+def fenced(tensor: Tensor) -> Tensor:
+    """A contiguous copy that lies alone: what an address too far reaches is poison, and no other tensor."""
+    poison = float("nan") if tensor.is_floating_point() else -77
+    alone = torch.full((tensor.numel() + 2 * FENCE,), poison, dtype=tensor.dtype)
+    inside = alone[FENCE : FENCE + tensor.numel()].view(tensor.shape)
+    return inside.copy_(tensor)
+
+
 def make_case(
     told: str,
     seq_lens: list[int],
@@ -103,13 +112,17 @@ def make_case(
     caches = []
     for _ in range(2):
         stride = max(far, block_size * num_kv_heads * head_dim)
-        cache = sparse_storage(stride * num_blocks).as_strided(shape, (stride, num_kv_heads * head_dim, head_dim, 1))
+        fence = 2**31 if far else FENCE  # so far does an offset of 32 bits fall short when it wraps around
+        storage = sparse_storage(stride * num_blocks + 2 * fence)
+        cache = storage.as_strided(shape, (stride, num_kv_heads * head_dim, head_dim, 1), fence)
         cache.fill_(float("nan"))
         cache[written] = torch.randn(int(written.sum()), num_kv_heads, head_dim, generator=generator)
         caches.append(cache)
     new = [slot for row, n, q in zip(slots, seq_lens, query_lens, strict=True) for slot in row[n - q :]]
     metadata = AttentionMetadata.build(tables, seq_lens, query_lens, new)
-    query = torch.randn(sum(query_lens), num_heads, head_dim, generator=generator)
+    for name in ("block_tables", "seq_lens", "query_start_loc"):
+        setattr(metadata, name, fenced(getattr(metadata, name)))
+    query = fenced(torch.randn(sum(query_lens), num_heads, head_dim, generator=generator))
     return Case(told, query, *caches, metadata, written)
 
 

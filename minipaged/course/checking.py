@@ -18,7 +18,8 @@ from minipaged.course.frames import describe_line, innermost, is_stub_line, last
 from minipaged.course.framework import VLLM_RELEASE, Exercise, get_exercise
 from minipaged.course.notebook_tools.answers import solution_of
 from minipaged.course.outcome import Outcome
-from minipaged.course.own_work import refusal
+from minipaged.course.own_process import ProcessEnded, TookTooLong, can_fork, in_own_process
+from minipaged.course.own_work import refusal, unwrap
 
 HINT_NAMES = ("a question", "the rule", "pseudocode")
 
@@ -68,6 +69,28 @@ def grade_answer(exercise: Exercise, answer: Any) -> Outcome:
             think="Write it yourself: then you own it. The package's version is good reading afterwards.",
             next=_next_hint(exercise),
         )
+    if exercise.own_process and can_fork():
+        return _grade_in_own_process(exercise, answer)
+    return _grade_here(exercise, answer)
+
+
+def _grade_in_own_process(exercise: Exercise, answer: Any) -> Outcome:
+    def work() -> tuple[str, tuple]:
+        outcome = _grade_here(exercise, answer)
+        return outcome.status, outcome.rows
+
+    try:
+        return Outcome(exercise, *in_own_process(work, exercise.own_process))
+    except ProcessEnded as ended:
+        rule, got = "An answer leaves the program alive.", str(ended)
+        think = "A crash is an address far outside of every tensor: look at each pointer, and at its mask."
+    except TookTooLong:
+        rule, got = "Every loop ends.", f"no result after {exercise.own_process:g} s"
+        think = "Which of your loops does not come to its end? Does its condition change in every round?"
+    return make_outcome(exercise, outcomes.FAILED, rule=rule, got=got, think=think, next=_next_hint(exercise))
+
+
+def _grade_here(exercise: Exercise, answer: Any) -> Outcome:
     try:
         exercise.check(answer, Expect())
     except Unmet as unmet:
@@ -89,6 +112,7 @@ def is_placeholder(answer: Any) -> bool:
         return any(is_placeholder(part) for part in answer.values())
     if isinstance(answer, list | tuple):
         return any(part is ... or is_placeholder(part) for part in answer)
+    answer = unwrap(answer)
     return inspect.isfunction(answer) and _returns_nothing(answer)
 
 
@@ -108,6 +132,7 @@ def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception) -> O
     raised_by_call = isinstance(error, AnswerRaised)
     if raised_by_call:
         case, error = error.case, error.__cause__
+    error = _out_of_the_interpreter(error)
     if isinstance(error, NotImplementedError) and is_stub_line(innermost(error.__traceback__)):
         return _not_attempted(exercise)
     where = last_learner_frame(error.__traceback__)
@@ -122,6 +147,13 @@ def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception) -> O
         case=case,
         next=_next_hint(exercise),
     )
+
+
+def _out_of_the_interpreter(error: Exception) -> Exception:
+    """What was raised in a line of a kernel: Triton's interpreter wraps it, once a function."""
+    while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return error
 
 
 def _not_attempted(exercise: Exercise) -> Outcome:

@@ -11,7 +11,11 @@ _PYTHONS = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib
 
 def is_learners(code: CodeType) -> bool:
     """True for code typed in a notebook cell or kept in the learner's own file."""
-    return not code.co_filename.startswith((_OURS, *_PYTHONS, "<frozen", "<string>"))
+    return is_learners_file(code.co_filename)
+
+
+def is_learners_file(filename: str) -> bool:
+    return not filename.startswith((_OURS, *_PYTHONS, "<frozen", "<string>"))
 
 
 def last_learner_frame(trace: TracebackType | None) -> TracebackType | None:

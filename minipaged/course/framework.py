@@ -71,6 +71,8 @@ class Exercise:
         reference: dotted names of minipaged's own solution. An answer that calls one of them is refused.
         subclass_ok: a class that inherits from one of minipaged's classes is accepted.
         requires: modules the check needs beyond the package's own (for example "triton").
+        own_process: seconds. Above 0 the check runs in a process of its own, so long at most: an answer that crashes
+            or does not end then becomes a message.
     """
 
     id: str
@@ -84,6 +86,7 @@ class Exercise:
     reference: tuple[str, ...] = ()
     subclass_ok: bool = False
     requires: tuple[str, ...] = ()
+    own_process: float = 0.0
 
     @property
     def month(self) -> int:
@@ -118,6 +121,7 @@ def exercise(
     reference: tuple[str, ...] = (),
     subclass_ok: bool = False,
     requires: tuple[str, ...] = (),
+    own_process: float = 0.0,
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Declare an exercise; decorates its check function. The arguments are those of Exercise."""
     parse_id(exercise_id)
@@ -134,7 +138,7 @@ def exercise(
             raise CourseError(f"exercise {exercise_id} is declared twice: {known.check.__module__}, {check.__module__}")
         _registry[exercise_id] = Exercise(
             exercise_id, title, stars, minutes, tuple(hints), vllm, check, plug_in, tuple(reference), subclass_ok,
-            tuple(requires),
+            tuple(requires), own_process,
         )
         return check
 

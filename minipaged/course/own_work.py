@@ -14,7 +14,7 @@ _PACKAGE = "minipaged"
 
 def refusal(exercise: Exercise, answer: Any) -> str:
     """Why this answer is not graded, or an empty text when it is the learner's own."""
-    answer = _unwrap(answer)
+    answer = unwrap(answer)
     if isinstance(answer, dict | list | tuple):
         parts = answer.values() if isinstance(answer, dict) else answer
         return next(filter(None, (refusal(exercise, part) for part in parts)), "")
@@ -37,7 +37,7 @@ def _is_ours(module: str | None) -> bool:
     return module == _PACKAGE or (module or "").startswith(f"{_PACKAGE}.")
 
 
-def _unwrap(answer: Any) -> Any:
+def unwrap(answer: Any) -> Any:
     """The function behind a partial, a bound method, a decorated function or a Triton kernel."""
     while True:
         if isinstance(answer, functools.partial):
@@ -46,7 +46,7 @@ def _unwrap(answer: Any) -> Any:
             answer = answer.__func__
         elif hasattr(answer, "__wrapped__"):
             answer = answer.__wrapped__
-        elif type(answer).__name__ == "JITFunction" and hasattr(answer, "fn"):
+        elif type(answer).__name__ in ("JITFunction", "InterpretedFunction"):
             answer = answer.fn
         else:
             return answer
@@ -62,8 +62,8 @@ def _used_reference(exercise: Exercise, answer: Any) -> str:
         modules += [importlib.import_module(name) for name in names if _is_ours(name)]
         named += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
         for thing in named:
-            if id(_unwrap(thing)) in references:
-                return references[id(_unwrap(thing))]
+            if id(unwrap(thing)) in references:
+                return references[id(unwrap(thing))]
     return ""
 
 
@@ -89,5 +89,5 @@ def _resolve(dotted: str) -> Any:
             thing = importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError:
             continue
-        return _unwrap(functools.reduce(getattr, parts[cut:], thing))
+        return unwrap(functools.reduce(getattr, parts[cut:], thing))
     raise ModuleNotFoundError(dotted)
