@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 import random
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import CodeType, MappingProxyType
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from minipaged.course.expect import Expect
-from minipaged.course.frames import is_learners
+from minipaged.course.line_limit import Endless, line_limit
 from minipaged.course.plug_in_month_5 import tiny
 from minipaged.kv_cache import KVCacheManager
 from minipaged.serving import LLM, Request, SamplingParams, SchedulerConfig, SchedulerOutput
@@ -39,38 +37,6 @@ class Job(NamedTuple):
 # Workloads A (50 + 10) and B (50 + 2000), scaled to the tiny model. Half of them arrive while the others run.
 A = tuple(Job(max(0, 2 * (i - 6)), 10, 2) for i in range(12))
 B = tuple(Job(max(0, 7 * (i - 5)), 10, 34) for i in range(9))
-
-
-class Endless(BaseException):
-    """The learner's code ran for too long. No Exception, so that their ``except Exception`` lets it pass."""
-
-
-@contextmanager
-def line_limit(most: int) -> Iterator[None]:
-    """Break off learner's code, called in this block, that runs more than ``most`` lines: raises Endless."""
-    count = 0
-
-    def count_lines(frame, event: str, arg):
-        nonlocal count
-        count += event == "line"
-        if count > most:
-            raise Endless
-        return count_lines
-
-    def on_call(frame, event: str, arg):
-        return count_lines if _is_learners(frame.f_code) else None
-
-    before = sys.gettrace()
-    sys.settrace(on_call)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-@functools.cache
-def _is_learners(code: CodeType) -> bool:
-    return is_learners(code)
 
 
 class Watched:

@@ -6,9 +6,10 @@ import pytest
 
 from minipaged.course.checks.month_5 import swap_seconds_of
 from minipaged.course.expect import Expect, Unmet
+from minipaged.course.line_limit import Endless, line_limit
 from minipaged.course.plug_in_month_5 import chunks_of, make_engine, serve_texts, steps_of
 from minipaged.course.swap_costs import OPT_13B
-from minipaged.course.watched_scheduler import A, B, Endless, line_limit, serve
+from minipaged.course.watched_scheduler import A, B, serve
 from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.serving import Scheduler
 from minipaged.serving.baselines import RequestLevelScheduler, StaticBatchScheduler

@@ -1,0 +1,202 @@
+"""Month 7: answers that must fail, each with its hint, and other right answers."""
+
+from tests.course.answers import Alternative, Wrong
+
+
+def changed(code: str, *changes: tuple[str, str]) -> str:
+    """The code with some places changed: what a learner might have written instead."""
+    for before, after in changes:
+        assert code.count(before) == 1, before
+        code = code.replace(before, after)
+    return code
+
+
+NAMES = """
+today = {
+    "get_cached_blocks": "KVCacheManager.get_computed_blocks",
+    "BlockSpaceManager": "KVCacheManager",
+    "BlockAllocator": "BlockPool",
+    "PhysicalTokenBlock": "KVCacheBlock",
+    "PhysicalTokenBlock.ref_count": "KVCacheBlock.ref_cnt",
+    "append_slots": "KVCacheManager.allocate_slots",
+    "free_blocks, a list": "FreeKVCacheBlockQueue",
+    "cached_block_hash_to_block, a dict": "BlockHashToBlockMap",
+}
+"""
+TAKE = """
+def take(pool, n, block_size):
+    free, total = pool.num_free_blocks, pool.num_blocks
+    if n > free:
+        raise ValueError(f"asked for {n} blocks of {block_size} tokens, {free} of {total} are free; send fewer")
+    return pool.get_new_blocks(n)
+"""
+SLOTS = """
+    manager = make_manager(8, 4)
+    first = run(manager, "first", list(range(9)))
+    ids = manager.block_ids("first")
+    slots = manager.block_table("first").slot_mapping(0, 9)
+    assert slots == [ids[p // 4] * 4 + p % 4 for p in range(9)]
+"""
+ENDS = """
+    manager.free(first)
+    assert manager.num_free_blocks == 8
+"""
+TESTS = "\ndef pool_tests(make_manager):" + SLOTS + ENDS
+PLAN = """
+plan = {
+    "metric": "vllm:kv_cache_reusable_blocks",
+    "kind": "gauge",
+    "issue": "The usage counts cached blocks without a user as free, so nobody who sizes the cache can see how much of "
+    "the free memory could still hit.",
+    "reproduction": "Send one prompt of 1,000 tokens, wait, then curl localhost:8000/metrics: expected the blocks that "
+    "can still hit, got a usage of 0.",
+    "duplicates": {
+        "metrics": "Nearest is vllm:kv_cache_usage_perc, which counts them as free.",
+        "issues": "Searched for cached free blocks metric: nothing open.",
+        "pull requests": "33435 proposed all cached blocks, was closed.",
+    },
+}
+
+
+def measure(manager):
+    return sum(block.ref_cnt == 0 and block.block_hash is not None for block in manager.pool.blocks)
+
+
+def test_measure(measure):
+    manager, request = KVCacheManager(8, 4), CacheRequest("r0", list(range(9)))
+    assert measure(manager) == 0
+    manager.allocate_slots(request, 9)
+    assert measure(manager) == 0
+    manager.free(request)
+    assert measure(manager) == 2
+"""
+METRIC = '"vllm:kv_cache_reusable_blocks"'
+MEASURE = "sum(block.ref_cnt == 0 and block.block_hash is not None for block in manager.pool.blocks)"
+
+ANSWERS = [
+    Wrong("7.3", "the old name", "Renamed", changed(
+        NAMES, ('"KVCacheManager.get_computed_blocks"', '"KVCacheManager.get_cached_blocks"'))),
+    Wrong("7.3", "ref_count", "Renamed", changed(NAMES, ('"KVCacheBlock.ref_cnt"', '"KVCacheBlock.ref_count"'))),
+    Wrong("7.3", "another method", "for something else", changed(
+        NAMES, ('"KVCacheManager.allocate_slots"', '"BlockPool.get_new_blocks"'))),
+    Wrong("7.3", "the attribute instead of the class", "for something else", changed(
+        NAMES, ('"FreeKVCacheBlockQueue"', '"BlockPool.free_block_queue"'))),
+    Wrong("7.3", "one is missing", "Keep the keys", changed(NAMES, ('    "BlockAllocator": "BlockPool",\n', ""))),
+    Alternative("7.3", "without the classes of methods", changed(
+        NAMES, ('"KVCacheManager.get_computed_blocks"', '"get_computed_blocks"'),
+        ('"KVCacheBlock.ref_cnt"', '"ref_cnt"'))),
+    Wrong("7.4", "requests = tokens", "Divide", "concurrency, fit = 123456, 241"),
+    Wrong("7.4", "whole requests only", "two digits", "concurrency, fit = 30, 241"),
+    Wrong("7.4", "upside down", "Upside down", "concurrency, fit = 4096 / 123456, 241"),
+    Wrong("7.4", "forgets the last block", "partly filled block", "concurrency, fit = 30.14, 246"),
+    Wrong("7.4", "rounds each request down", "have no place", "concurrency, fit = 30.14, 248"),
+    Alternative("7.4", "by blocks", "concurrency, fit = 7716 / 256, 7716 // -(-500 // 16)"),
+    Wrong("7.5", "the pool's own message", "How many tokens is that?", """
+def take(pool, n, block_size):
+    return pool.get_new_blocks(n)
+"""),
+    Wrong("7.5", "no total", "What would you need at 3 a.m.?", changed(TAKE, ("{free} of {total} are", "{free} are"))),
+    Wrong("7.5", "no way out", "Say it, with the name of the setting",
+          changed(TAKE, ("are free; send fewer", "are there"))),
+    Wrong("7.5", "no numbers", "What would you need at 3 a.m.?", """
+def take(pool, n, block_size):
+    if n > pool.num_free_blocks:
+        raise ValueError("out of KV cache memory, use a larger pool")
+    return pool.get_new_blocks(n)
+"""),
+    Wrong("7.5", "takes some first", "Nothing may be taken before", """
+def take(pool, n, block_size):
+    total, free, taken = pool.num_blocks, pool.num_free_blocks, []
+    for _ in range(n):
+        if not pool.num_free_blocks:
+            raise ValueError(f"asked for {n} blocks of {block_size}, {free} of {total} free; raise num_blocks")
+        taken += pool.get_new_blocks(1)
+    return taken
+"""),
+    Wrong("7.5", "None instead of an error", "first, and raise", """
+def take(pool, n, block_size):
+    return pool.get_new_blocks(n) if n <= pool.num_free_blocks else None
+"""),
+    Wrong("7.5", "refuses the last block", "5 of 6 are free", changed(TAKE, ("n > free", "n >= free")), status="error"),
+    Alternative("7.5", "explains the pool's own error", """
+def take(pool, n, block_size):
+    try:
+        return pool.get_new_blocks(n)
+    except ValueError as error:
+        total, free = pool.num_blocks, pool.num_free_blocks
+        raise ValueError(f"{n} blocks (of {block_size} tokens) requested, free {free:,}, total {total:,}: lower "
+                         "max_num_seqs or shorten the prompts") from error
+"""),
+    Wrong("7.6", "coverage only", "Assert state", """
+def pool_tests(make_manager):
+    manager = make_manager(8, 4)
+    first = run(manager, "first", list(range(9)))
+    second = run(manager, "second", list(range(9)))
+    look_up(manager, list(range(9)))
+    manager.free(first)
+    manager.free(second)
+    run(manager, "large", list(range(60)))
+"""),
+    Wrong("7.6", "two bugs of eight", "given back once more", TESTS),
+    Wrong("7.6", "wrong about what is right", "on healthy code proves nothing", TESTS + """
+    assert look_up(manager, list(range(9))) == 9
+"""),
+    Wrong("7.6", "fails always", "on healthy code proves nothing", """
+def pool_tests(make_manager):
+    raise AssertionError("bug!")
+"""),
+    Wrong("7.6", "never ends", "Does every loop end?", """
+def pool_tests(make_manager):
+    manager = make_manager(8, 4)
+    while manager.num_free_blocks:
+        manager.pool.free_blocks(manager.pool.get_new_blocks(1))
+"""),
+    Wrong("7.6", "asks for the proof", "check_integrity is not there", """
+def pool_tests(make_manager):
+    manager = make_manager(8, 4)
+    run(manager, "first", list(range(9)))
+    manager.check_integrity()
+""", status="error"),
+    Wrong("7.6", "counts its own calls", "on healthy code proves nothing", """
+calls = []
+def pool_tests(make_manager):
+    calls.append(1)
+    assert len(calls) == 1
+"""),
+    Alternative("7.6", "five of eight, with a model of its own", TESTS + """
+    assert [block.block_id for block in manager.pool.free_queue] == [ids[2], 3, 4, 5, 6, 7, ids[1], ids[0]]
+    first, second = run(manager, "a", list(range(9))), run(manager, "b", list(range(9)))
+    manager.free(first)
+    owned = {number for number in manager.block_ids("b")}
+    assert not owned & {block.block_id for block in manager.pool.free_queue}
+"""),
+    Wrong("7.7", "is there already", "Search /metrics first", changed(PLAN, (METRIC, '"vllm:num_preemptions"'))),
+    Wrong("7.7", "is there, with the ending that Prometheus adds", "Search /metrics first",
+          changed(PLAN, (METRIC, '"vllm:num_preemptions_total"'))),
+    Wrong("7.7", "was renamed", "Search /metrics first", changed(PLAN, (METRIC, '"vllm:gpu_cache_usage_perc"'))),
+    Wrong("7.7", "the same in other words", "says the same", changed(PLAN, (METRIC, '"vllm:kv_cache_usage_ratio"'))),
+    Wrong("7.7", "can be computed", "can be computed", changed(PLAN, (METRIC, '"vllm:prefix_cache_hit_rate"'))),
+    Wrong("7.7", "was proposed before", "what became of it", changed(
+        PLAN, (METRIC, '"vllm:num_prefix_cached_blocks"'), ("33435 proposed all", "Somebody proposed all"))),
+    Wrong("7.7", "no duplicate check", "A reviewer asks", changed(PLAN, ('"duplicates"', '"notes"'))),
+    Wrong("7.7", "no pull requests", "the closed ones too", changed(PLAN, ('"pull requests"', '"forum"'))),
+    Wrong("7.7", "did not look at /metrics", "Search /metrics first",
+          changed(PLAN, ("Nearest is vllm:kv_cache_usage_perc, which", "I looked there, and the usage"))),
+    Wrong("7.7", "nothing to do again", "the command or the code", changed(
+        PLAN, ("then curl localhost:8000/metrics: expected the blocks", "then look: there should be the blocks"))),
+    Wrong("7.7", "measures the usage", "under another name", changed(PLAN, (MEASURE, "manager.usage"))),
+    Wrong("7.7", "never changes", "the same in every state", changed(PLAN, (MEASURE, "manager.pool.num_blocks"))),
+    Wrong("7.7", "a counter that falls", "never goes down", changed(
+        PLAN, ('"gauge"', '"counter"'), (MEASURE, "sum(block.ref_cnt for block in manager.pool.blocks)"))),
+    Wrong("7.7", "touches what it measures", "must not touch", changed(
+        PLAN, (MEASURE, "len(manager.pool.get_new_blocks(manager.num_free_blocks))"))),
+    Wrong("7.7", "a test without the number", "passes without your change", changed(
+        PLAN, ("assert measure(manager) == 2", "assert measure(manager) >= 0"))),
+    Wrong("7.7", "a test of the wrong number", "by hand", changed(
+        PLAN, ("assert measure(manager) == 2", "assert measure(manager) == 3"))),
+    Alternative("7.7", "another metric: blocks that several requests share", changed(
+        PLAN, (METRIC, '"vllm:kv_cache_shared_blocks"'), (MEASURE, "sum(b.ref_cnt > 1 for b in manager.pool.blocks) + "
+               "sum(b.block_hash is None and b.ref_cnt == 1 for b in manager.pool.blocks)"),
+        ("    assert measure(manager) == 0\n    manager.free(request)\n    assert measure(manager) == 2\n",
+         "    assert measure(manager) == 1\n    manager.free(request)\n    assert measure(manager) == 0\n"))),
+]
