@@ -275,7 +275,7 @@ FIRST = "Search /metrics first: "
         "The plan names the gap, shows it (what you ran, expected, got), says where you searched and what you found. "
         "The test fails without the change and passes with it.",
         "metric: free blocks that are still cached (the nearest one today: vllm:kv_cache_usage_perc). measure: sum "
-        "over pool.blocks of ref_cnt == 0 and block_hash is not None. test: 0 when new, 0 while running, 2 after the end",
+        "over pool.blocks of ref_cnt == 0 and block_hash is not None. test: 0 when new, 0 while it runs, then 2",
     ),
     vllm="vllm/v1/metrics/loggers.py · PrometheusStatLogger, vllm/v1/core/block_pool.py · BlockPool.get_usage",
 )
