@@ -28,6 +28,7 @@ from minipaged.fragmentation import (
     time_average,
 )
 from minipaged.fragmentation.systems import ContiguousAllocator
+from minipaged.os_paging.errors import require_whole
 from minipaged.workloads import Workload, alpaca_like, shared_prefix, sharegpt_like, workload_a, workload_b
 
 NAMES = {"max": "Max", "pow2": "Pow2", "oracle": "Oracle", "paged": "paged", "mine": "mine"}
@@ -39,6 +40,7 @@ PAPER_REQUESTS = {  # Kwon et al., SOSP 2023, Fig. 13: mean requests in a batch
 
 def length_histogram(requests: Sequence[Workload], width: int = 128, last: int = 1024) -> dict[str, dict[str, int]]:
     """How many requests have prompts and outputs of 1 … width tokens, and so on; the last: all longer ones."""
+    require_whole("width", width, 1, None, "a bar counts the lengths of at least one token")
     bars: dict[str, dict[str, int]] = {}
     for start in range(0, last + width, width):
         words = f"to {start + width}" if start < last else "more"
@@ -53,6 +55,7 @@ def length_histogram(requests: Sequence[Workload], width: int = 128, last: int =
 
 def bars(results: Mapping[str, Result], beside_paper: bool = True) -> Figure:
     """Shares of the pool as stacked bars; with `beside_paper`, the paper's bar of each system stands to the left."""
+    _require_waiting(results)
     data: dict[str, dict[str, float]] = {}
     for name, result in results.items():
         if beside_paper and name in PAPER:
@@ -64,16 +67,30 @@ def bars(results: Mapping[str, Result], beside_paper: bool = True) -> Figure:
 
 def bars_table(results: Mapping[str, Result]) -> Table:
     """The same as numbers: simulated, and in brackets the paper's."""
+    _require_waiting(results)
 
     def cell(name: str, part: str) -> str:
         published = PAPER.get(name, {}).get(part)
         return f"{results[name].shares[part]:.1f}" + (f" ({published:.1f})" if published is not None else "")
 
-    parts = ("tokens", "reservation", "internal", "external", "free")
+    parts = ["tokens", "reservation", "internal", "external", "free"]
+    if any(result.shares["duplicate"] for result in results.values()):
+        parts.insert(1, "duplicate")
     rows = [
         [NAMES[name], *(cell(name, part) for part in parts), f"{r.mean_running:.1f}"] for name, r in results.items()
     ]
     return Table(["%: simulated (paper)", *parts, "requests"], rows)
+
+
+def _require_waiting(results: Mapping[str, Result]) -> None:
+    """ValueError where a bar would be empty: shares are averages over the steps in which somebody waits."""
+    for name, result in results.items():
+        if not result.saturated_steps:
+            raise ValueError(
+                f"nobody ever waits for {NAMES.get(name, name)}: {result.finished} requests never fill its "
+                f"{result.pool_slots:,} slots, so there is no share to show; give more requests, a smaller pool, or "
+                "fewer steps_per_second"
+            )
 
 
 def output_spread(spreads: Iterable[float], n: int = 1000) -> Table:
@@ -161,6 +178,7 @@ def block_size_costs(
     costs = []
     for size in sizes:
         result = simulate(requests, Paged(pool_slots, size))
+        _require_waiting({"paged": result})
         empty = result.shares["internal"] / 100 * result.pool_slots
         held = empty + result.shares["tokens"] / 100 * result.pool_slots
         waste = empty / result.mean_running - 1

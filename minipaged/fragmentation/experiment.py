@@ -31,10 +31,12 @@ def compare(
     pool_slots: int = POOL_SLOTS,
     allocator: str = "buddy",
     block_size: int = 16,
+    steps_per_second: float = 1.0,
 ) -> dict[str, Result]:
-    """Every system on the same requests and the same bytes."""
+    """Every system on the same requests and the same bytes. `steps_per_second` turns their arrivals into steps."""
     requests = list(requests)  # an iterator would be used up by the first system
-    return {name: simulate(requests, make_system(name, pool_slots, allocator, block_size)) for name in systems}
+    made = {name: make_system(name, pool_slots, allocator, block_size) for name in systems}
+    return {name: simulate(requests, system, steps_per_second=steps_per_second) for name, system in made.items()}
 
 
 Setting = TypeVar("Setting")

@@ -6,6 +6,7 @@ from minipaged.course.figures_month_4 import draw_hole_map, row_spans
 from minipaged.course.month_4 import (
     a_and_b,
     bars,
+    bars_table,
     batch_by_rate,
     block_size_costs,
     explore,
@@ -18,7 +19,7 @@ from minipaged.course.month_4 import (
 )
 from minipaged.fragmentation import compare, time_share
 from minipaged.os_paging.contiguous import BestFit
-from minipaged.workloads import sharegpt_like, workload_a, workload_b
+from minipaged.workloads import shared_prefix, sharegpt_like, workload_a, workload_b
 
 
 def test_waste_is_half_a_block_less_half_a_slot():
@@ -30,6 +31,13 @@ def test_pagings_lead_grows_with_the_rate_of_arrival():
     leads = [float(row[-1]) for row in batch_by_rate((0.3, 4), n=800).rows]
     assert leads[0] == pytest.approx(1, abs=0.05)  # neither is ever full
     assert leads[1] > 1.5
+
+
+def test_what_cannot_be_averaged_or_counted_is_refused():
+    with pytest.raises(ValueError, match="nobody ever waits for paged: 3 requests"):
+        block_size_costs(sharegpt_like(3), [16])
+    with pytest.raises(ValueError, match="width is 0"):
+        length_histogram(sharegpt_like(3), width=0)
 
 
 def test_steps_with_a_token_budget():
@@ -73,8 +81,14 @@ def test_refusals_for_shape_only_where_memory_is_contiguous():
 
 
 def test_bars_and_explorer():
-    assert "Pow2\npaper" in bars(compare(sharegpt_like(40))).text
-    assert bars(five_bars(BestFit, sharegpt_like(40))).text.count("mine") == 1
+    with pytest.raises(ValueError, match="nobody ever waits for Max: 3 requests never fill its 15,728 slots"):
+        bars(compare(sharegpt_like(3)))
+    with pytest.raises(ValueError, match="nobody ever waits for Max"):
+        bars_table(compare(sharegpt_like(3)))
+    assert "duplicate" in bars_table(compare(shared_prefix(400))).headers
+    assert "duplicate" not in bars_table(compare(sharegpt_like(80))).headers
+    assert "Pow2\npaper" in bars(compare(sharegpt_like(80))).text
+    assert bars(five_bars(BestFit, sharegpt_like(80))).text.count("mine") == 1
     figure = explore("paged", "A: 50 + 10", 4096, 16)
     assert "most 64" in figure.text
     assert "nobody waits" in explore("paged", "A: 50 + 10", 15728, 16).text

@@ -38,6 +38,42 @@ def test_parts_sum_to_the_pool_and_all_finish(lengths, name, kind, block_size, s
         assert result.computed_tokens == sum(request.total_tokens for request in requests)
 
 
+PREFIXED = st.tuples(
+    st.integers(1, 40), st.integers(1, 30), st.sampled_from(["a", "b", None]), st.integers(0, 40), st.integers(0, 30)
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    rows=st.lists(PREFIXED, min_size=1, max_size=20),
+    block_size=st.integers(1, 9),
+    share=st.booleans(),
+    watermark=st.sampled_from([0.0, 0.1, 0.5]),
+    max_running=st.one_of(st.none(), st.integers(1, 4)),
+)
+def test_parts_sum_with_prefixes_sharing_watermark_and_a_limited_batch(rows, block_size, share, watermark, max_running):
+    requests = [
+        Workload(float(arrival), prompt, output, name, min(prompt, prefix) if name else 0)
+        for prompt, output, name, prefix, arrival in rows
+    ]
+    system = Paged(80, block_size, share, watermark)
+
+    def watch(step, running, parts):
+        assert parts.total == system.pool_slots
+        assert min(parts) >= 0
+        assert len(running) <= (max_running or len(requests))
+        system.manager.check_integrity()
+
+    assert simulate(requests, system, max_running, watch=watch).finished == len(requests)
+
+
+def test_steps_per_second_spread_the_arrivals():
+    requests = sharegpt_like(200, rate=1.0)
+    slow, fast = (compare(requests, ("paged",), steps_per_second=speed)["paged"] for speed in (1, 50))
+    assert slow.saturated_steps > 0
+    assert fast.saturated_steps == 0
+
+
 def walk(requests, system):
     """The same policy, one step at a time, in the plainest way: mean token slots while somebody waits."""
     waiting = [Running(request, number) for number, request in enumerate(requests)]
