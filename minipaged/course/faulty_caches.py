@@ -10,7 +10,7 @@ from minipaged.kv_cache import CacheRequest, KVCacheBlock, KVCacheManager, Prefi
 MakeManager = Callable[[int, int], KVCacheManager]
 
 
-class _KeepsStaleNames(PrefixCache):
+class KeepsStaleNames(PrefixCache):
     """Remembers where a content lay, also when the block has long been given to somebody else."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ RULES = ("stale hash", "unchained hash", "hit beyond n - 1", "count not restored
 """What can be broken, in the words of the exercise."""
 
 FAULTY: dict[str, MakeManager] = {
-    "stale hash": lambda blocks, size: KVCacheManager(blocks, size, prefix_cache=_KeepsStaleNames()),
+    "stale hash": lambda blocks, size: KVCacheManager(blocks, size, prefix_cache=KeepsStaleNames()),
     "unchained hash": lambda blocks, size: KVCacheManager(blocks, size, prefix_cache=UnchainedPrefixCache()),
     "hit beyond n - 1": _HitsTheLastToken,
     "count not restored": _KeepsTheCount,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from minipaged.course.faulty_caches import _KeepsStaleNames
+from minipaged.course.faulty_caches import KeepsStaleNames
 from minipaged.kv_cache import BlockPool, BlockTable, CacheRequest, KVCacheBlock, KVCacheManager
 
 MakeManager = Callable[[int, int], KVCacheManager]
@@ -20,6 +20,11 @@ class Manager(KVCacheManager):
 
     def check_integrity(self) -> None:
         raise RuntimeError("check_integrity is not there in this exercise: assert what you see, state by state")
+
+
+def make_manager(num_blocks: int, block_size: int) -> KVCacheManager:
+    """A manager without a bug."""
+    return Manager(num_blocks, block_size)
 
 
 class _FreesTwice(BlockPool):
@@ -101,7 +106,7 @@ BUGS: dict[str, Bug] = {
         "At which positions does a new block begin, and what is the slot of exactly these positions?",
     ),
     "stale hash": Bug(
-        lambda blocks, size: Manager(blocks, size, prefix_cache=_KeepsStaleNames()),
+        lambda blocks, size: Manager(blocks, size, prefix_cache=KeepsStaleNames()),
         "A content was cached, and then every block was handed out to somebody else. What may a lookup find?",
     ),
     "early eviction": Bug(

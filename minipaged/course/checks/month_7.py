@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minipaged.course.expect import same
-from minipaged.course.faulty_pools import BUGS, MakeManager, Manager
+from minipaged.course.faulty_pools import BUGS, MakeManager, make_manager
 from minipaged.course.frames import describe_line, last_learner_frame
 from minipaged.course.framework import Expect, exercise
 from minipaged.course.line_limit import Endless, line_limit
@@ -163,8 +163,8 @@ def check_message(answer: Callable[[BlockPool, int, int], list[KVCacheBlock]], e
 
 
 _WAYS_OUT = (
-    r"rais|enlarg|larger|bigger|increas|more (memory|blocks)|lower|shorten|shorter|reduc|decreas|fewer|smaller|preempt|"
-    r"free |wait|num_blocks|gpu_memory_utilization|max_model_len|max_num_seqs|max_tokens"
+    r"raise|raising|enlarge|larger|bigger|increase|more (memory|blocks)|lower|shorten|shorter|reduce|decrease|fewer|"
+    r"smaller|preempt|free |wait|num_blocks|gpu_memory_utilization|max_model_len|max_num_seqs|max_tokens"
 )
 
 
@@ -190,7 +190,7 @@ def _message(function: Callable, *args: Any) -> str:
         "assert m.num_free_blocks == 8; assert [b.block_id for b in m.pool.free_queue] == [2, 3, 4, 5, 6, 7, 1, 0]; …",
     ),
     vllm="tests/v1/core/test_kv_cache_utils.py and test_prefix_caching.py: tests of the pool to learn from",
-    reference=("minipaged.course.faulty_pools.BUGS", "minipaged.course.faulty_pools.Manager"),
+    reference=("minipaged.course.faulty_pools.BUGS", "minipaged.course.faulty_pools.make_manager"),
 )
 def check_pool_tests(answer: Callable[[MakeManager], None], expect: Expect) -> None:
     """pool_tests(make_manager): raises AssertionError when a rule is broken. Four of the eight bugs must be found."""
@@ -218,7 +218,7 @@ def _passes_when_right(answer: Callable, expect: Expect) -> None:
     rule, case = "Tests pass on a manager that is right, within limited time.", "a manager without a bug"
     try:
         with line_limit(MOST_LINES):
-            expect.call(answer, Manager)
+            expect.call(answer, make_manager)
     except Endless:
         hint = "Small pools and a few requests find these bugs. Does every loop end?"
         expect.fail(rule=rule, case=f"{case}: broken off after {MOST_LINES:,} lines of your code", hint=hint)
@@ -231,11 +231,11 @@ def _passes_when_right(answer: Callable, expect: Expect) -> None:
         expect.fail(rule=rule, case=f"{case}: {describe_line(where)}", hint=hint)
 
 
-def _finds(answer: Callable, make_manager: MakeManager) -> bool:
+def _finds(answer: Callable, make: MakeManager) -> bool:
     """Whether the tests fail, by whatever error, on this manager. A run that does not end counts, too."""
     try:
         with line_limit(MOST_LINES):
-            answer(make_manager)
+            answer(make)
     except (Exception, Endless):
         return True
     return False
