@@ -28,8 +28,10 @@ def check_utilisation(answer: Callable[[list[int], int], float], expect: Expect)
     rule = "Utilisation = the sum of the lengths / (requests * max_len)."
     cases = [([512], 2048), ([100, 300], 2048), ([100, 300, 1200], 2048), ([1, 1, 1, 1], 4), ([7, 3], 10)]
     for lengths, max_len in cases:
+        size, count, case = sum(lengths), len(lengths), f"utilisation({lengths}, {max_len})"
         got = expect.call(answer, lengths, max_len)
-        size, count = sum(lengths), len(lengths)
+        words = "A number, from 0 to 1."
+        expect.that(isinstance(got, int | float), rule=words, case=case, got=got, hint="Divide; do not format.")
         hint = "Every live request reserves max_len slots, so the reserved memory grows with their number."
         if got == max(lengths) / max_len:
             hint = "That is the peak: the fullest request. Average over live requests."
@@ -43,7 +45,6 @@ def check_utilisation(answer: Callable[[list[int], int], float], expect: Expect)
             hint = "That is the share that is empty. Asked for is the share that holds tokens."
         elif isinstance(got, float) and abs(got - size / (count * max_len)) < 0.01:
             hint = "Nearly: do not round the result."
-        case = f"utilisation({lengths}, {max_len})"
         expect.close(got, size / (count * max_len), rule=rule, case=case, hint=hint, rtol=1e-9, atol=1e-12)
     rule, hint = "Without requests nothing is used.", "Nothing is reserved then: return 0.0 instead of dividing by 0."
     got = expect.call(answer, [], 2048)
@@ -303,6 +304,9 @@ def check_a_against_b(answer: Callable[[int], dict[str, float]], expect: Expect)
         hint = '"A is 3–5× faster": which throughput? Requests, tokens and steps give three different answers.'
         expect.that(isinstance(got, dict) and set(got) == set(KEYS), rule=rule, case=case, got=got, hint=hint)
         for key in KEYS:
+            number = isinstance(got[key], int | float)
+            shape, told = "Each value is a number.", "Divide two numbers of the two Results."
+            expect.that(number, rule=shape, case=f"{case}: {key}", got=got[key], hint=told)
             expect.close(
                 got[key], want[key], rule=RULES_AB[key], case=f"{case}: {key}",
                 hint=_hint_ab(key, got[key], want[key], words, a, b), rtol=0.005, atol=0.01,

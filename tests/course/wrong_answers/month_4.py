@@ -23,6 +23,10 @@ def utilisation(lengths, max_len):
 def utilisation(lengths, max_len):
     return 1 - sum(lengths) / (len(lengths) * max_len) if lengths else 0.0
 """),
+    Wrong("4.1", "a text", "do not format", """
+def utilisation(lengths, max_len):
+    return str(sum(lengths) / (len(lengths) * max_len))
+"""),
     Wrong("4.1", "rounded", "do not round", """
 def utilisation(lengths, max_len):
     return round(sum(lengths) / (len(lengths) * max_len), 2) if lengths else 0.0
@@ -229,6 +233,12 @@ def a_against_b(num_blocks):
     a, b = (simulate(work(), Paged(num_blocks)) for work in (workload_a, workload_b))
     names = ("requests_per_step", "tokens_to_compute", "output_per_token", "preemptions")
     return dict(zip(names, (a.requests_per_step / b.requests_per_step, 1, 1, b.preemptions)))
+"""),
+    Wrong("4.7", "a text among the numbers", "Divide two numbers", """
+def a_against_b(num_blocks):
+    a, b = (simulate(work(), Paged(num_blocks * 16)) for work in (workload_a, workload_b))
+    names = ("requests_per_step", "tokens_to_compute", "output_per_token", "preemptions")
+    return dict(zip(names, (a.requests_per_step / b.requests_per_step, "34.7", 5.76, b.preemptions)))
 """),
     Wrong("4.7", "always an ample pool", "as large as num_blocks says", """
 def a_against_b(num_blocks):
