@@ -154,11 +154,10 @@ class CompletionsClient:
                 record.error = f"the answer is no event stream but {kind}: does the server stream completions?"
                 return None
             done = False
-            async for data in sse_events(response.aiter_bytes()):
-                if data.strip() == "[DONE]":
+            async for data in sse_events(response.aiter_bytes()):  # to its end, so that the connection can be kept
+                if done or data.strip() == "[DONE]":
                     done = True
-                    break
-                if not _read_chunk(record, data, clock()):
+                elif not _read_chunk(record, data, clock()):
                     return None
         if record.counted_by == "chunks":
             record.output_tokens = len(record.chunk_times)

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             metrics_interval=args.metrics_interval,
             progress=not args.no_progress and sys.stderr.isatty(),
         )
-    except (ValueError, ServerProblem) as error:
+    except (ValueError, OSError, ServerProblem) as error:
         print(f"minipaged bench serve: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

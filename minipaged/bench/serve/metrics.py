@@ -86,6 +86,7 @@ class Summary:
     prefill_tokens: int | None  # prompt tokens that the server had to compute
     preemptions: int | None
     metrics_samples: int
+    client_busy: float | None = None  # part of the time that the client's thread computed, 0 to 1
 
 
 def summarise(
@@ -93,8 +94,9 @@ def summarise(
     duration: float,
     samples: Sequence[MetricsSample] = (),
     slo: Slo | None = None,
+    client_seconds: float | None = None,
 ) -> Summary:
-    """All figures of a run. `samples`: before, during and after it, in order."""
+    """All figures of a run. `samples`: before, during and after it, in order; `client_seconds`: of processor time."""
     good = [record for record in records if record.ok]
     input_tokens = sum(record.prompt_tokens for record in good)
     output_tokens = sum(record.output_tokens for record in good)
@@ -137,6 +139,7 @@ def summarise(
         prefill_tokens=prefill,
         preemptions=None if preemptions is None else round(preemptions),
         metrics_samples=len(samples),
+        client_busy=None if client_seconds is None else client_seconds / duration,
     )
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minipaged.os_paging.errors import require_whole
 from minipaged.workloads import (
     Workload,
     alpaca_like,
+    checked,
     load_trace,
     multi_turn,
     poisson_arrivals,
@@ -99,8 +101,8 @@ def make_plan(
     unique: no two prompts begin alike, whatever the workload shares.
     Raises ValueError for what cannot be planned.
     """
-    if requests is not None and requests < 1:
-        raise ValueError(f"requests is {requests}; a run needs at least 1")
+    if requests is not None:
+        require_whole("requests", requests, 1, None, "a run needs at least 1")
     if rate is not None and not rate > 0:
         raise ValueError(f"rate is {rate:g}; give requests per second above 0, or inf to send all at once")
     if not 0 < scale < math.inf:
@@ -133,14 +135,14 @@ def _workload(
             number = DEFAULT_REQUESTS if requests is None else requests
             return str(workload), WORKLOADS[str(workload)](number, seed)
         path = Path(workload)
-        if path.suffix not in (".csv", ".jsonl"):
+        if path.suffix.lower() not in (".csv", ".jsonl"):
             known = ", ".join(WORKLOADS)
             raise ValueError(f"workload {str(workload)!r} is unknown; choose one of {known}, or a .csv or .jsonl file")
         if not path.is_file():
             raise ValueError(f"there is no trace {path}")
         name, items = path.name, load_trace(path)
     else:
-        name, items = "given as a list", list(workload)
+        name, items = "given as a list", checked(workload)
         if not items:
             raise ValueError("the workload is an empty list; a run needs at least 1 request")
     if requests is not None and requests > len(items):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 NOT_REPORTED = "not reported"
 LATENCIES = ("TTFT", "TPOT", "ITL", "E2EL")
 ERRORS_SHOWN = 5
+BUSY = 0.7  # of the time: above, waiting chunks may be read late
 
 
 def percent(value: float | None) -> str:
@@ -73,6 +74,10 @@ def remarks(summary: Summary) -> list[str]:
         lines.append(f"{summary.counted_by_chunks} requests came without usage: their tokens are counted by chunks")
     if summary.refused_then_taken:
         lines.append(f"{summary.refused_then_taken} requests were refused at first; their waits are in the TTFT")
+    if summary.client_busy is not None and summary.client_busy > BUSY:
+        lines.append(
+            f"the client computed {percent(summary.client_busy)} of the time: it may be what limits the figures"
+        )
     if summary.errors:
         lines.append(f"{summary.failed} requests failed and are in no figure above but the first:")
         ordered = sorted(summary.errors.items(), key=lambda item: -item[1])

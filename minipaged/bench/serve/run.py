@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minipaged.bench.serve.client import Clock, CompletionsClient, RequestRecord
@@ -18,6 +19,7 @@ from minipaged.bench.serve.plan import TOKEN_IDS, Plan, PlannedRequest, make_pla
 from minipaged.bench.serve.report import table
 from minipaged.bench.serve.scrape import BEFORE, MetricsSample, Scraper
 from minipaged.bench.serve.server import Server, check_lengths, clean_base_url, look_at, open_client
+from minipaged.os_paging.errors import require_whole
 from minipaged.workloads import Workload
 
 if TYPE_CHECKING:
@@ -95,13 +97,12 @@ def run_workload(
     Raises ValueError for bad arguments and ServerProblem when the run cannot begin. A request that fails later is
     counted and named in the result. Works inside a notebook, too.
     """
-    if max_concurrency is not None and max_concurrency < 1:
-        raise ValueError(f"max_concurrency is {max_concurrency}; at least 1 request must be in flight")
-    if retries < 0:
-        raise ValueError(f"retries is {retries}; it must be at least 0")
-    if not timeout > 0:
-        raise ValueError(f"timeout is {timeout:g} seconds; it must be above 0")
-    if metrics_interval < 0:
+    if max_concurrency is not None:
+        require_whole("max_concurrency", max_concurrency, 1, None, "at least 1 request is in flight; None: no limit")
+    require_whole("retries", retries, 0, None, "0 counts a refused request as failed")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout is {timeout:g} seconds; it must be above 0, and finite")
+    if not 0 <= metrics_interval < math.inf:
         raise ValueError(f"metrics_interval is {metrics_interval:g} seconds; it must be above 0, or 0 for never")
     base_url = clean_base_url(base_url)
     plan = make_plan(workload, requests, rate, seed, scale, unique, token_ids)
@@ -124,10 +125,13 @@ def run_workload(
             check_lengths(plan, server)
             client = CompletionsClient(http, server.model, server.ignore_eos, retries)
             with _progress_bar(len(plan.requests), progress) as bar:
+                busy = thread_time()
                 records, duration, samples = await _measure(
                     client, plan.requests, max_concurrency, metrics_interval, lambda _: bar.update()
                 )
-        return ServeResult(plan, server, summarise(records, duration, samples, slo), records, samples, settings, slo)
+                busy = thread_time() - busy
+        summary = summarise(records, duration, samples, slo, busy)
+        return ServeResult(plan, server, summary, records, samples, settings, slo)
 
     return _run(measure())
 

@@ -9,8 +9,7 @@ import httpx
 
 from minipaged.bench.serve.client import CompletionsClient, ServerProblem, error_message
 from minipaged.bench.serve.plan import TOKEN_IDS, Plan, PlannedRequest
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from minipaged.bench.serve.transport import StraightTransport
 
 
 @dataclass(frozen=True)
@@ -26,20 +25,30 @@ class Server:
 
 def clean_base_url(base_url: str) -> str:
     """Without a final slash and `/v1`, which the client adds itself. Raises ValueError for what is no HTTP address."""
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is no number
+        good = False
+    if not good or parts.query or parts.fragment:
         raise ValueError(f"base URL {base_url!r} must look like http://127.0.0.1:8000")
     return base_url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def open_client(base_url: str, api_key: str | None, timeout: float) -> httpx.AsyncClient:
-    """A client without a limit on connections (the default of 100 would queue requests where no one sees it)."""
+    """A client without a limit on connections: a limit would queue requests where no one sees it.
+
+    An http:// address is reached directly (see transport.py), an https:// one through httpx's own transport.
+    """
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip()):
+        raise ValueError("the API key must be printable ASCII, for it travels in a header")
+    plain = urlsplit(base_url).scheme == "http"
     return httpx.AsyncClient(
         base_url=base_url,
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx.Timeout(timeout, connect=min(timeout, 30.0), pool=None),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        trust_env=urlsplit(base_url).hostname not in LOOPBACK,  # a proxy has no business with this machine itself
+        transport=StraightTransport() if plain else None,
     )
 
 

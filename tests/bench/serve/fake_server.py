@@ -25,6 +25,8 @@ class FakeServer:
     usage: bool = True
     api_key: str | None = None
     stop_after: int | None = None  # tokens after which a model "ends", unless ignore_eos
+    keep_alive: bool = False  # and streams in chunks, as uvicorn does
+    connections: int = 0
     bodies: list[dict] = field(default_factory=list)
     in_flight: int = 0
     peak_in_flight: int = 0
@@ -57,27 +59,33 @@ class FakeServer:
         self.loop.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            method, path, _ = head.split(" ", 2)
-            headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
-            body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"null")
-            if self.api_key and headers.get("authorization") != f"bearer {self.api_key}":
-                self._write(writer, 401, {"error": {"message": "Incorrect API key provided"}})
-            elif (method, path) == ("GET", "/v1/models"):
-                cards = [{"id": name, "object": "model", "max_model_len": self.max_model_len} for name in self.models]
-                self._write(writer, 200, {"object": "list", "data": cards})
-            elif (method, path) == ("GET", "/metrics") and self.metrics_prefix:
-                self._write(writer, 200, "".join(self._metrics()))
-            elif (method, path) == ("POST", "/v1/completions"):
-                await self._completion(writer, body)
-            else:
-                self._write(writer, 404, {"detail": "Not Found"})
-            await writer.drain()
+            await self._answer(reader, writer)
+            while self.keep_alive:
+                await self._answer(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        method, path, _ = head.split(" ", 2)
+        headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
+        body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"null")
+        if self.api_key and headers.get("authorization") != f"bearer {self.api_key}":
+            self._write(writer, 401, {"error": {"message": "Incorrect API key provided"}})
+        elif (method, path) == ("GET", "/v1/models"):
+            cards = [{"id": name, "object": "model", "max_model_len": self.max_model_len} for name in self.models]
+            self._write(writer, 200, {"object": "list", "data": cards})
+        elif (method, path) == ("GET", "/metrics") and self.metrics_prefix:
+            self._write(writer, 200, "".join(self._metrics()))
+        elif (method, path) == ("POST", "/v1/completions"):
+            await self._completion(writer, body)
+        else:
+            self._write(writer, 404, {"detail": "Not Found"})
+        await writer.drain()
 
     def _metrics(self) -> Iterator[str]:
         values = {
@@ -96,7 +104,8 @@ class FakeServer:
         self, writer: asyncio.StreamWriter, status: int, body: Any, headers: dict[str, str] | None = None
     ) -> None:
         raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        lines = {"content-length": str(len(raw)), "content-type": "application/json", "connection": "close"}
+        lines = {"content-length": str(len(raw)), "content-type": "application/json"}
+        lines |= {} if self.keep_alive else {"connection": "close"}
         lines |= headers or {}
         writer.write(f"HTTP/1.1 {status} x\r\n".encode())
         writer.write("".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode() + b"\r\n" + raw)
@@ -113,7 +122,9 @@ class FakeServer:
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
         try:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: a ping\n\n")
+            how = "transfer-encoding: chunked" if self.keep_alive else "connection: close"
+            writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{how}\r\n\r\n".encode())
+            self._send(writer, b": a ping\n\n")
             ends = None if body.get("ignore_eos") else self.stop_after
             wanted = min(body["max_tokens"], ends or body["max_tokens"])
             for token in range(wanted):
@@ -129,13 +140,16 @@ class FakeServer:
                 self._event(
                     writer, {"choices": [], "usage": usage | {"prompt_tokens_details": {"cached_tokens": cached}}}
                 )
-            writer.write(b"data: [DONE]\n\n")
+            self._send(writer, b"data: [DONE]\n\n")
+            writer.write(b"0\r\n\r\n" if self.keep_alive else b"")
         finally:
             self.in_flight -= 1
 
-    @staticmethod
-    def _event(writer: asyncio.StreamWriter, chunk: dict) -> None:
-        writer.write(f"data: {json.dumps(chunk, ensure_ascii=False)}\r\n\r\n".encode())
+    def _event(self, writer: asyncio.StreamWriter, chunk: dict) -> None:
+        self._send(writer, f"data: {json.dumps(chunk, ensure_ascii=False)}\r\n\r\n".encode())
+
+    def _send(self, writer: asyncio.StreamWriter, raw: bytes) -> None:
+        writer.write(b"%x\r\n%b\r\n" % (len(raw), raw) if self.keep_alive else raw)
 
     def _look_up(self, prompt: list[int]) -> int:
         full = [tuple(prompt[:end]) for end in range(16, len(prompt), 16)]

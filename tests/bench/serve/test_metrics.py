@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from minipaged.bench.serve.client import RequestRecord
 from minipaged.bench.serve.metrics import Slo, Spread, summarise
+from minipaged.bench.serve.report import remarks
 from minipaged.bench.serve.scrape import BEFORE, MetricsSample
 
 
@@ -77,6 +78,13 @@ def test_the_server_counts_win_over_the_usage():
     summary = summarise([record(times=(1.0,))], 4.0, samples)
     assert (summary.mean_kv_usage, summary.peak_kv_usage) == (pytest.approx(0.4), 0.6)  # during the run only
     assert (summary.prefix_hit_rate, summary.prefill_tokens, summary.preemptions) == (0.75, 50, 2)
+
+
+def test_a_busy_client_is_told():
+    lazy, busy = (summarise([FIRST], 4.0, client_seconds=seconds) for seconds in (1.0, 3.0))
+    assert (lazy.client_busy, busy.client_busy) == (0.25, 0.75)
+    assert remarks(lazy) == []
+    assert "the client computed 75.0 % of the time" in remarks(busy)[1]
 
 
 def test_what_is_not_reported_is_none_and_never_zero():

@@ -86,6 +86,7 @@ def test_traces(tmp_path):
         ({"workload": "no.csv"}, "there is no trace no.csv"),
         ({"workload": []}, "empty list"),
         ({"workload": [Workload(0, 5, 5)], "requests": 2}, "has only 1"),
+        ({"workload": [Workload(0, 5, -5)]}, "output_tokens is -5"),
         ({"workload": "A", "requests": 0}, "requests is 0"),
         ({"workload": "A", "rate": 0}, "rate is 0"),
         ({"workload": "A", "rate": math.nan}, "rate is nan"),
@@ -97,6 +98,11 @@ def test_traces(tmp_path):
 def test_refusals(arguments, words):
     with pytest.raises(ValueError, match=words):
         make_plan(**arguments)
+
+
+def test_a_number_of_requests_is_whole():
+    with pytest.raises(TypeError, match=r"requests must be an int, got 2\.5"):
+        make_plan("A", requests=2.5)
 
 
 lengths = st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(0, 300))

@@ -66,6 +66,16 @@ def test_max_concurrency():
     assert result.records[-1].sent > result.records[-1].arrival == 0
 
 
+def test_connections_are_used_again():
+    with FakeServer(keep_alive=True) as server:
+        result = run(server, requests=5, max_concurrency=1, metrics_interval=0)
+    assert result.summary.completed == 5
+    assert server.connections == 1
+    with FakeServer(lambda number, body: 3 if number == 2 else None, keep_alive=True) as server:
+        result = run(server, requests=5, max_concurrency=1, metrics_interval=0)
+    assert (result.summary.completed, result.summary.failed) == (4, 1)
+
+
 def test_a_turn_waits_for_the_turn_before():
     with FakeServer() as server:
         result = run(server, "multi-turn", requests=8, rate=float("inf"), scale=0.1)
@@ -83,8 +93,11 @@ def test_nobody_there():
         url = server.url
     with pytest.raises(ServerProblem, match="no server answers at http"):
         run_workload(url, "A")
-    with pytest.raises(ValueError, match="must look like http"):
-        run_workload("127.0.0.1:8000", "A")
+    for wrong in ("127.0.0.1:8000", "http://", "http://host:port", "ftp://host", "http://host/?x=1"):
+        with pytest.raises(ValueError, match="must look like http"):
+            run_workload(wrong, "A")
+    with pytest.raises(ValueError, match="printable ASCII"):
+        run_workload("http://127.0.0.1:9", "A", api_key="clé")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +228,9 @@ def test_the_command(tmp_path, capsys):
         (["--max-concurrency", "0"], "max_concurrency is 0"),
         (["--retries", "-1"], "retries is -1"),
         (["--timeout", "0"], "timeout is 0"),
+        (["--timeout", "nan"], "timeout is nan"),
         (["--metrics-interval", "-1"], "metrics_interval is -1"),
+        (["--metrics-interval", "inf"], "metrics_interval is inf"),
         (["--slo-ttft-ms", "-5"], "TTFT is -5 ms"),
         (["--token-ids", "9", "5"], "at least 2 ids"),
         ([], "no server answers"),
