@@ -26,6 +26,7 @@ FLOORS = (
     "course",
     "bench",
     "cli",
+    "__main__",
 )
 """Ground floor first. A room may import itself and the rooms before it."""
 LIGHT = {"os_paging": (), "kv_cache": ("storage", "swap")}

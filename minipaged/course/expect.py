@@ -18,6 +18,10 @@ class Unmet(Exception):
         self.rule, self.case, self.want, self.got, self.hint, self.picture = rule, case, want, got, hint, picture
 
 
+class NotNumbers(TypeError):
+    """A value that is neither a number nor a regular array of numbers."""
+
+
 class AnswerRaised(Exception):
     """The answer raised while the check called it: keeps the call beside the exception (`__cause__`)."""
 
@@ -92,8 +96,13 @@ class Expect:
 
         The counter-example is the first element that differs; a wrong shape and a NaN are named as such.
         """
-        got_shape, got_flat = flatten(got)
         want_shape, want_flat = flatten(want)
+        try:
+            got_shape, got_flat = flatten(got)
+        except NotNumbers:
+            wanted = f"{want_flat[0]:.6g}" if want_shape == () else f"numbers of shape {want_shape}"
+            hint = f"The answer is a number, or numbers; this is of type {type(got).__name__}. {hint}".strip()
+            raise Unmet(rule, case, wanted, show(got), hint) from None
         if got_shape != want_shape:
             raise Unmet(rule, case, f"shape {want_shape}", f"shape {got_shape}", hint)
         for index, (mine, true) in enumerate(zip(got_flat, want_flat, strict=True)):
@@ -181,7 +190,10 @@ def as_list(value: Any) -> Any:
 
 
 def flatten(value: Any) -> tuple[tuple[int, ...], list[float]]:
-    """(shape, every element as a float) of a number, a nested sequence, an array or a tensor."""
+    """(shape, every element as a float) of a number, a nested sequence, an array or a tensor.
+
+    Raises NotNumbers for anything else: a text, None, True, rows of different lengths.
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     if hasattr(value, "shape") and hasattr(value, "reshape"):
@@ -189,11 +201,15 @@ def flatten(value: Any) -> tuple[tuple[int, ...], list[float]]:
     if isinstance(value, list | tuple):
         parts = [flatten(item) for item in value]
         inner = parts[0][0] if parts else ()
+        if any(shape != inner for shape, _ in parts):
+            raise NotNumbers("rows of different lengths")
         return (len(parts), *inner), [x for _, flat in parts for x in flat]
+    if isinstance(value, str | bytes | bool):  # float() would take "34.7" and True
+        raise NotNumbers(type(value).__name__)
     try:
         return (), [float(value)]
     except (TypeError, ValueError):
-        raise Unmet("The answer is a number, or numbers.", got=show(value)) from None
+        raise NotNumbers(type(value).__name__) from None
 
 
 def at(case: str, shape: tuple[int, ...], index: int) -> str:

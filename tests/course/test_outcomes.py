@@ -295,9 +295,16 @@ def test_close_names_the_first_difference_shape_and_nan() -> None:
         expect.close(wrong, torch.ones(2, 3), rule=rule)
     assert unmet.value.got == "NaN (1 of 6 are NaN)"
     with pytest.raises(Unmet):
-        expect.close("text", 1.0, rule=rule)
-    with pytest.raises(Unmet):
         expect.close(float("inf"), 1.0, rule=rule)
+
+
+@pytest.mark.parametrize("answer", ["34.7", "text", b"1", True, None, [1.0, None], [[1.0, 2.0], [3.0]], {}, print])
+def test_close_takes_numbers_only(answer: object) -> None:
+    with pytest.raises(Unmet) as unmet:
+        Expect().close(answer, 34.7, rule="Same number.", case="a case", hint="Think.")
+    assert (unmet.value.rule, unmet.value.case, unmet.value.want) == ("Same number.", "a case", "34.7")
+    assert type(answer).__name__ in unmet.value.hint
+    assert unmet.value.hint.endswith("Think.")
 
 
 def test_raises_wants_the_error_and_the_values_in_its_message() -> None:
