@@ -9,6 +9,7 @@ The suspects are the lesson's own kernels with one line exchanged, so everything
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -111,10 +112,14 @@ def judge(name: str) -> Verdict:
     return (judge_write if one.function is write else judge_attend)(one.candidate(name))
 
 
+@functools.cache
+def _judge_original(function: Callable) -> Verdict:
+    return (judge_write if function is write else judge_attend)(function)
+
+
 def judge_clean(name: str) -> Verdict:
     """The same kernel with its right line."""
-    one = suspect(name)
-    return (judge_write if one.function is write else judge_attend)(one.function)
+    return _judge_original(suspect(name).function)
 
 
 def hunt(name: str) -> Source:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minipaged.attention import paged_attention
+from minipaged.attention.inspect import Report
 from minipaged.attention.judge import Case, make_case
 from minipaged.attention.referee import Referee
 from minipaged.attention.triton.launch_kernels import choose_num_splits
@@ -52,7 +53,7 @@ def error(attend: Attend, batch: Case) -> float:
     truth, _ = paged_attention(
         batch.query, batch.k_cache, batch.v_cache, batch.metadata, batch.scale, compute_dtype=torch.float64
     )
-    with Referee(), np.errstate(invalid="ignore"):  # ∞ − ∞ in a wrong kernel: the result says NaN, no warning needed
+    with Referee(), np.errstate(invalid="ignore", divide="ignore"):  # a wrong kernel says NaN: no warning needed
         out = run(attend, batch)
     return float((out.double() - truth).abs().max() / truth.abs().max())
 
@@ -164,14 +165,26 @@ def intensity(attend: Attend, batch: Case, itemsize: int = 2) -> float:
     return 4 * head_dim * num_heads * pairs / (report.touched * itemsize / 4)
 
 
-def ptx_lines(text: str, wanted: Mapping[str, str], most: int = 2) -> list[tuple[str, str, int]]:
-    """For each (what, part of an instruction's name): (what, the first line with it, how often it occurs)."""
-    lines = [line.strip() for line in text.splitlines()]
-    found = []
+def compiler_table(reports: Sequence[Report], first: str = "kernel", names: Sequence[str] = ()) -> Table:
+    """What the compiler made of some kernels; ``names`` (with their header ``first``) instead of the kernels' own."""
+    rows = []
+    for report, name in zip(reports, names or [r.kernel for r in reports], strict=True):
+        loads = ", ".join(f"{n} of {bits} bits" for bits, n in report.loads.items())
+        matrix = ", ".join(f"{n} {m.split('.row')[0].split('.f32')[0]}" for m, n in report.matrix.items())
+        rows.append([name, report.target, report.registers, report.spills, report.shared, loads, matrix or "none"])
+    head = [first, "target", "registers", "spills", "shared memory", "loads from global memory", "matrix instructions"]
+    return Table(head, rows)
+
+
+def ptx_table(text: str, wanted: Mapping[str, str]) -> Table:
+    """For each {what: part of an instruction}: how often it occurs in the PTX, and its first line (cut to 64 signs)."""
+    lines = [line.split("//")[0].strip() for line in text.splitlines()]
+    rows = []
     for what, part in wanted.items():
-        hits = [line for line in lines if part in line and not line.startswith((".", "//"))]
-        found += [(what, hit.split("//")[0].strip(), len(hits)) for hit in hits[:most]] or [(what, "none", 0)]
-    return found
+        hits = [" ".join(line.split()) for line in lines if part in line and not line.startswith(".")]
+        first = hits[0] if hits else "–"
+        rows.append([what, len(hits), f"`{first if len(first) <= 64 else first[:63] + '…'}`"])
+    return Table(["what", "times", "first line"], rows)
 
 
 def gpu_table(repeats: int = 30) -> str:
@@ -191,6 +204,7 @@ __all__ = [
     "H100",
     "Trace",
     "access_table",
+    "compiler_table",
     "draw_splits",
     "draw_visible",
     "draw_written",
@@ -200,7 +214,7 @@ __all__ = [
     "kv_bytes",
     "paged_batch",
     "program_viewer",
-    "ptx_lines",
+    "ptx_table",
     "run",
     "small",
     "split_explorer",
