@@ -1,4 +1,4 @@
-"""Month 5's pictures: who runs in which step, who tells whom what, a request's life, and the dashboard's card."""
+"""Month 5's pictures: who runs in which step, who tells whom what, and the life of a request."""
 
 from __future__ import annotations
 
