@@ -235,9 +235,9 @@ class EngineThread:
 
     def _stop(self) -> None:
         self._stopping = True
+        self._tell_all(ApiError(503, "the server is shutting down; ask another one", headers=RETRY_AFTER))
         for ticket in set(self._owners.values()):
             self._abort(ticket)
-        self._tell_all(ApiError(503, "the server is shutting down; ask another one", headers=RETRY_AFTER))
         self.final_check = _what_is_left(self.engine)
 
     @staticmethod

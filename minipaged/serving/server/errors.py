@@ -52,6 +52,9 @@ def from_validation(error: ValidationError, known_fields: Iterable[str]) -> ApiE
     if kind == "extra_forbidden":
         known = sorted(known_fields) if len(first["loc"]) == 1 else []
         return bad_request(_unknown(param, known), param, "unknown_parameter")
+    if kind == "string_unicode":
+        name = param or "the name of a field"
+        return bad_request(f"{name} is {shown(value)}, which is no valid Unicode; send whole characters", param or None)
     if kind == "value_error":
         return bad_request(str(first["ctx"]["error"]).replace("%s", param), param)
     words = first["msg"].replace("Input should be", "it should be").replace("Input should", "it should")

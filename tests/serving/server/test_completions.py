@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,7 +37,8 @@ def test_the_text_is_what_the_engine_generates(server, llm) -> None:
 
 def test_all_shapes_of_a_prompt_mean_the_same(server, llm) -> None:
     ids = llm.tokenizer.encode(PROMPT)
-    texts = [[c["text"] for c in server.complete(prompt=prompt)["choices"]] for prompt in (PROMPT, [PROMPT], ids, [ids])]
+    shapes = (PROMPT, [PROMPT], ids, [ids])
+    texts = [[choice["text"] for choice in server.complete(prompt=prompt)["choices"]] for prompt in shapes]
     assert texts == [texts[0]] * 4
     both = server.complete(prompt=[PROMPT, ids])["choices"]
     assert [choice["text"] for choice in both] == texts[0] * 2
@@ -97,8 +100,8 @@ def test_log_probabilities(server, llm) -> None:
     assert found["token_logprobs"] == pytest.approx(chosen, abs=1e-4)
     assert all(len(top) == 3 for top in found["top_logprobs"])  # greedy: the chosen one is among the best
     assert all(value <= 0 and math.isfinite(value) for top in found["top_logprobs"] for value in top.values())
-    places = [choice["text"][place:].startswith(token) for place, token in zip(found["text_offset"], found["tokens"])]  # noqa: B905
-    assert all(places)
+    for place, token in zip(found["text_offset"], found["tokens"], strict=True):
+        assert choice["text"][place:].startswith(token)
 
 
 def test_the_log_probabilities_of_a_stream_are_those_of_the_whole(server) -> None:
@@ -149,15 +152,13 @@ def test_a_stream_never_shows_a_part_of_a_character(server, llm) -> None:
 def test_a_client_that_hangs_up_frees_its_blocks(server, stream) -> None:
     body = {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": stream, "n": 2}
     finished = server.engine.stats.num_finished_requests
-    import httpx
-
     with httpx.Client(base_url=server.url, timeout=30) as client:
         if stream:
             with client.stream("POST", "/v1/completions", json=body) as response:
-                next(response.iter_bytes())
+                pieces = response.iter_bytes()  # (kept: when this iterator goes, httpx hangs up)
+                next(pieces)
                 assert server.metric("num_requests_running") == 2
         else:
-            import threading
 
             def ask() -> None:
                 with pytest.raises(httpx.HTTPError):
