@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from minipaged.course import vllm_source
 from minipaged.course.checks.month_7 import COMPUTED, EARLIER, OLD_NAMES, RENAMED
 from minipaged.course.faulty_pools import BUGS, Manager
+from minipaged.course.two_ranks import RankMissing, ThreadGroup
 from minipaged.kv_cache import CacheRequest
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +94,32 @@ def test_a_seeded_bug_does_not_show_in_a_plain_run(name: str):
     assert manager.num_free_blocks == 6
     manager.free(request)
     assert manager.num_free_blocks == 8
+
+
+def test_ranks_meet_in_the_order_of_the_ranks_and_see_the_same_sum():
+    group = ThreadGroup(3)
+    reduce = [group.all_reduce(rank) for rank in range(3)]
+    seen = group.run(lambda rank: [reduce[rank](torch.tensor(float(rank + step))).item() for step in range(50)])
+    assert seen == [[3.0 + 3 * step for step in range(50)]] * 3
+    assert group.meetings == 50
+
+
+def test_a_rank_that_does_not_come_and_one_that_fails_end_the_run():
+    group = ThreadGroup(2)
+    reduce = [group.all_reduce(rank) for rank in range(2)]
+
+    def alone(rank: int) -> None:
+        if rank == 1:
+            reduce[rank](torch.ones(1))
+
+    with pytest.raises(RankMissing, match="rank 1 waits"):
+        group.run(alone)
+
+    def failing(rank: int) -> None:
+        if rank == 0:
+            raise ValueError("rank 0 is gone")
+        reduce[rank](torch.ones(1))
+
+    with pytest.raises(ValueError, match="rank 0 is gone"):
+        group.run(failing)
+    assert group.run(lambda rank: reduce[rank](torch.ones(1)).item()) == [2.0, 2.0]  # whole again afterwards

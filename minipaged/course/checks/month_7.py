@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from minipaged.course.checks import two_ranks  # noqa: F401  (7.1, 7.2 and 7.8)
 from minipaged.course.expect import same
 from minipaged.course.faulty_pools import BUGS, MakeManager, make_manager
 from minipaged.course.frames import describe_line, last_learner_frame

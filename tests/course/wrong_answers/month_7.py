@@ -73,7 +73,104 @@ def test_measure(measure):
 METRIC = '"vllm:kv_cache_reusable_blocks"'
 MEASURE = "sum(block.ref_cnt == 0 and block.block_hash is not None for block in manager.pool.blocks)"
 
+RANKS = """
+def attention_on_ranks(query, key, value, wo, caches, manager, request):
+    scale, backend = query.shape[-1] ** -0.5, ReferenceBackend()
+    start, stop = request.num_computed_tokens, request.num_computed_tokens + len(query)
+    manager.allocate_slots(request, len(query))
+    total = torch.zeros(len(query), len(wo))
+    for rank, (k_cache, v_cache) in enumerate(caches):
+        table = manager.block_table(request.request_id)
+        metadata = AttentionMetadata.build([table.block_ids], [stop], [len(query)], table.slot_mapping(start, stop))
+        q, k, v, w = (part.chunk(len(caches), dim=1)[rank] for part in (query, key, value, wo))
+        backend.write(k, v, k_cache, v_cache, metadata.slot_mapping)
+        total += backend.attend(q, k_cache, v_cache, metadata, scale).flatten(-2) @ w.T
+    return total
+"""
+OWN_TABLES = """
+own = {}
+""" + changed(
+    RANKS,
+    ("        table = manager.block_table(request.request_id)", """
+        mine = own.setdefault((id(manager), rank), KVCacheManager(9, 4, enable_caching=False))
+        mine.allocate_slots(request, len(query))
+        table = mine.block_table(request.request_id)"""),
+)
+PARALLEL = """
+class MyTensorParallelAttention:
+    def __init__(self, attention, rank, num_ranks, all_reduce):
+        self.head_dim, self.scale, self.all_reduce = attention.head_dim, attention.scale, all_reduce
+        self.rank, self.num_ranks = rank, num_ranks
+        self.num_heads, self.num_kv_heads = attention.num_heads // num_ranks, attention.num_kv_heads // num_ranks
+        heads = attention.qkv_proj.weight.unflatten(0, (-1, self.head_dim))
+        kinds = heads.split((attention.num_heads, attention.num_kv_heads, attention.num_kv_heads))
+        self.qkv = torch.cat([kind.chunk(num_ranks)[rank] for kind in kinds]).flatten(0, 1)
+        self.columns = attention.o_proj.weight.chunk(num_ranks, dim=1)[rank]
+
+    def forward(self, hidden, cos, sin, k_cache, v_cache, metadata, backend):
+        heads = F.linear(hidden, self.qkv).unflatten(-1, (-1, self.head_dim))
+        query, key, value = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=-2)
+        query, key = (RotaryEmbedding.rotate(part, cos, sin) for part in (query, key))
+        backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)
+        attended = backend.attend(query, k_cache, v_cache, metadata, self.scale)
+        output = F.linear(attended.flatten(-2), self.columns)
+        return self.all_reduce(output)
+"""
+REDUCE = "return self.all_reduce(output)"
+
 ANSWERS = [
+    Wrong("7.1", "halves a head", "replicated, not halved", """
+def bytes_per_rank(bytes_per_token, num_kv_heads, num_ranks):
+    return bytes_per_token // num_ranks
+"""),
+    Wrong("7.1", "everything everywhere", "its own heads only", """
+def bytes_per_rank(bytes_per_token, num_kv_heads, num_ranks):
+    return bytes_per_token
+"""),
+    Wrong("7.1", "no head at all", "replicated, not halved", """
+def bytes_per_rank(bytes_per_token, num_kv_heads, num_ranks):
+    return bytes_per_token // num_kv_heads * (num_kv_heads // num_ranks)
+"""),
+    Wrong("7.1", "takes 8 heads for granted", "replicated, not halved", """
+def bytes_per_rank(bytes_per_token, num_kv_heads, num_ranks):
+    return bytes_per_token // min(8, num_ranks)
+"""),
+    Alternative("7.1", "divides by the smaller one", """
+def bytes_per_rank(bytes_per_token, num_kv_heads, num_ranks):
+    return bytes_per_token // min(num_kv_heads, num_ranks)
+"""),
+    Wrong("7.2", "a table for each rank", "One manager", OWN_TABLES),
+    Wrong("7.2", "blocks for each rank", "One manager", changed(
+        RANKS, ("        table = manager.block_table(request.request_id)", """
+        own = CacheRequest(f"rank {rank}", request.token_ids, start)
+        manager.allocate_slots(own, len(query))
+        table = manager.block_table(own.request_id)"""))),
+    Wrong("7.2", "what the first rank has", "that is the all-reduce", changed(
+        RANKS, ("    return total", "    return total - backend.attend(q, k_cache, v_cache, metadata, scale).flatten(-2)"
+                " @ w.T * (len(caches) > 1)"))),
+    Wrong("7.2", "the mean", "A sum, not a mean", changed(RANKS, ("return total", "return total / len(caches)"))),
+    Wrong("7.2", "every second head", "cut in the same places", changed(
+        RANKS, ("        backend.write(", "        q = query[:, rank :: len(caches)]\n        backend.write("))),
+    Wrong("7.2", "every second KV head", "in order", changed(
+        RANKS, ("        backend.write(", "        k = key[:, rank :: len(caches)].flip(1)\n        backend.write("))),
+    Alternative("7.2", "a list of parts", """
+def attention_on_ranks(query, key, value, wo, caches, manager, request):
+    backend, new, size = ReferenceBackend(), len(query), len(caches)
+    manager.allocate_slots(request, new)
+    past = request.num_computed_tokens
+    table = manager.block_table(request.request_id)
+    slots = table.slot_mapping(past, past + new)
+    metadata = AttentionMetadata.build([table.block_ids], [past + new], [new], slots)
+    heads, kv_heads, dim = query.shape[1] // size, key.shape[1] // size, query.shape[2]
+    parts = []
+    for rank in range(size):
+        mine, kv = slice(rank * heads, (rank + 1) * heads), slice(rank * kv_heads, (rank + 1) * kv_heads)
+        backend.write(key[:, kv], value[:, kv], *caches[rank], metadata.slot_mapping)
+        attended = backend.attend(query[:, mine], *caches[rank], metadata, dim**-0.5)
+        columns = wo[:, rank * heads * dim : (rank + 1) * heads * dim]
+        parts.append(torch.einsum("thd,ohd->to", attended, columns.unflatten(1, (heads, dim))))
+    return torch.stack(parts).sum(0)
+"""),
     Wrong("7.3", "the old name", "Renamed", changed(
         NAMES, ('"KVCacheManager.get_computed_blocks"', '"KVCacheManager.get_cached_blocks"'))),
     Wrong("7.3", "ref_count", "Renamed", changed(NAMES, ('"KVCacheBlock.ref_cnt"', '"KVCacheBlock.ref_count"'))),
@@ -199,4 +296,42 @@ def pool_tests(make_manager):
                "sum(b.block_hash is None and b.ref_cnt == 1 for b in manager.pool.blocks)"),
         ("    assert measure(manager) == 0\n    manager.free(request)\n    assert measure(manager) == 2\n",
          "    assert measure(manager) == 1\n    manager.free(request)\n    assert measure(manager) == 0\n"))),
+    Wrong("7.8", "forgot the all-reduce", "Each rank holds only part of the sum", changed(
+        PARALLEL, (REDUCE, "return output"))),
+    Wrong("7.8", "one cut through the packed rows", "qkv_proj is packed", changed(
+        PARALLEL, ("torch.cat([kind.chunk(num_ranks)[rank] for kind in kinds]).flatten(0, 1)",
+                   "heads.chunk(num_ranks)[rank].flatten(0, 1)"))),
+    Wrong("7.8", "only one rank comes to the meeting", "An all-reduce is a meeting", changed(
+        PARALLEL, (REDUCE, "return self.all_reduce(output) if self.rank == 0 else output"))),
+    Wrong("7.8", "the mean", "A sum, not a mean", changed(PARALLEL, (REDUCE, REDUCE + " / self.num_ranks"))),
+    Wrong("7.8", "meets twice", "Add up what is ready", changed(
+        PARALLEL, (REDUCE, "return self.all_reduce(self.all_reduce(output)) / self.num_ranks"))),
+    Wrong("7.8", "the same columns on both ranks", "cut in the same places", changed(
+        PARALLEL, ("attention.o_proj.weight.chunk(num_ranks, dim=1)[rank]",
+                   "attention.o_proj.weight.chunk(num_ranks, dim=1)[0]"))),
+    Wrong("7.8", "all heads on each rank", "KV heads", changed(
+        PARALLEL, ("attention.num_heads // num_ranks, attention.num_kv_heads // num_ranks",
+                   "attention.num_heads, attention.num_kv_heads"), ("kind.chunk(num_ranks)[rank]", "kind")),
+          status="error"),
+    Alternative("7.8", "a module with three matrices", """
+class MyTensorParallelAttention(torch.nn.Module):
+    def __init__(self, attention, rank, num_ranks, all_reduce):
+        super().__init__()
+        self.whole, self.all_reduce, dim = attention, all_reduce, attention.head_dim
+        heads, kv_heads = attention.num_heads // num_ranks, attention.num_kv_heads // num_ranks
+        weight, kv_start = attention.qkv_proj.weight, attention.num_heads * dim
+        v_start = kv_start + attention.num_kv_heads * dim
+        self.q = weight[rank * heads * dim : (rank + 1) * heads * dim]
+        self.k = weight[kv_start + rank * kv_heads * dim : kv_start + (rank + 1) * kv_heads * dim]
+        self.v = weight[v_start + rank * kv_heads * dim : v_start + (rank + 1) * kv_heads * dim]
+        self.o = attention.o_proj.weight[:, rank * heads * dim : (rank + 1) * heads * dim]
+
+    def forward(self, hidden, cos, sin, k_cache, v_cache, metadata, backend):
+        dim = self.whole.head_dim
+        query, key, value = ((hidden @ w.T).view(len(hidden), -1, dim) for w in (self.q, self.k, self.v))
+        query, key = RotaryEmbedding.rotate(query, cos, sin), RotaryEmbedding.rotate(key, cos, sin)
+        backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)
+        attended = backend.attend(query, k_cache, v_cache, metadata, self.whole.scale)
+        return self.all_reduce(attended.reshape(len(hidden), -1) @ self.o.T)
+"""),
 ]
