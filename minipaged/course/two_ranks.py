@@ -20,7 +20,7 @@ AllReduce = Callable[[Tensor], Tensor]
 
 
 class RankMissing(BaseException):
-    """A rank waits in an all-reduce that another rank never enters. No Exception: it is not the waiting rank's error."""
+    """A rank waits in an all-reduce that another rank never enters. No Exception: the waiting rank did no wrong."""
 
 
 class ThreadGroup:
