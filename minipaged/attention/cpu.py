@@ -55,11 +55,11 @@ class CPUBackend(ReferenceBackend):
         scale: float,
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        if self.validate:
+            validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
         ours = self.options.only_window and _readable(query, k_cache, v_cache)
         if not ours or (return_lse and metadata.max_query_len >= LONG_QUERY):
             return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
-        if self.validate:
-            validate_attend(query, k_cache, v_cache, metadata)
         query = query.detach()
         out = np.empty(query.shape, np.float32)
         lse = np.empty(query.shape[:2], np.float32)

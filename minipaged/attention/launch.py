@@ -43,7 +43,10 @@ def get_backend(
     """
     if not isinstance(backend, str):
         return _own_backend(backend)
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device {device!r} is unknown to torch: use 'cpu' or 'cuda'") from error
     if backend == "auto":
         if device.type == "cpu":
             backend = "cpu" if available("numba") else "reference"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +36,7 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     _cache: dict = field(default_factory=dict, repr=False, compare=False)
+    _cache_of: tuple = field(default=(), repr=False, compare=False)  # what the cache's entries were computed from
 
     @classmethod
     def build(
@@ -46,9 +49,14 @@ class AttentionMetadata:
     ) -> AttentionMetadata:
         """Build from plain lists, one entry a sequence (``slot_mapping``: one entry a query token).
 
-        Raises ValueError when the lists do not fit together. Ids, lengths and slots are compared with the
-        cache itself when a backend runs (see ``launch.validate_metadata``).
+        Raises ValueError when the lists do not fit together, TypeError when they hold something else than whole
+        numbers. Ids, lengths and slots are compared with the cache itself when a backend runs (see
+        ``validate.validate_metadata``).
         """
+        names = ("block_tables", "seq_lens", "query_lens", "slot_mapping")
+        for name, given in zip(names, (block_tables, seq_lens, query_lens, slot_mapping), strict=True):
+            if not hasattr(given, "__len__"):
+                raise TypeError(f"{name} is a {type(given).__name__}, but a list is needed")
         num_seqs = len(seq_lens)
         if not len(block_tables) == len(query_lens) == num_seqs:
             raise ValueError(
@@ -70,10 +78,10 @@ class AttentionMetadata:
         width = max((len(row) for row in block_tables), default=0)
         rows = [list(row) + [UNUSED] * (width - len(row)) for row in block_tables]
         return cls(
-            block_tables=torch.tensor(rows, dtype=torch.int32, device=device).reshape(num_seqs, width),
-            seq_lens=torch.tensor(list(seq_lens), dtype=torch.int32, device=device),
-            query_start_loc=torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
-            slot_mapping=torch.tensor(list(slot_mapping), dtype=torch.int64, device=device),
+            block_tables=_whole_numbers("block_tables", rows, torch.int32, device).reshape(num_seqs, width),
+            seq_lens=_whole_numbers("seq_lens", seq_lens, torch.int32, device),
+            query_start_loc=_whole_numbers("query_lens", [0, *accumulate(query_lens)], torch.int32, device),
+            slot_mapping=_whole_numbers("slot_mapping", slot_mapping, torch.int64, device),
             max_query_len=max(query_lens, default=0),
             max_seq_len=max(seq_lens, default=0),
         )
@@ -109,6 +117,14 @@ class AttentionMetadata:
         return self._once(("query_tiles", tile), lambda: self._query_tiles(tile))
 
     def _once(self, key, compute):
+        """``compute()``, once a step: again only after a tensor was replaced or changed in place."""
+        tensors = (self.block_tables, self.seq_lens, self.query_start_loc, self.slot_mapping)
+        if any(t.is_inference() for t in tensors):  # torch does not count their changes, so nothing is remembered
+            return compute()
+        state = (*((id(t), t._version) for t in tensors), self.max_query_len, self.max_seq_len)
+        if not self._cache_of or self._cache_of[0] != state:
+            self._cache.clear()
+            self._cache_of = (state, tensors)  # the tensors are held, so that no other one can get their ids
         if key not in self._cache:
             self._cache[key] = compute()
         return self._cache[key]
@@ -123,3 +139,22 @@ class AttentionMetadata:
         seqs = torch.repeat_interleave(torch.arange(self.num_seqs, device=tiles.device), tiles)
         starts = (torch.arange(len(seqs), device=tiles.device) - first_tile[seqs]) * tile
         return seqs.int(), starts.int()
+
+
+def _whole_numbers(name: str, values: Sequence, dtype: torch.dtype, device: str | torch.device) -> Tensor:
+    """A tensor of integers. numpy finds the type of all values in one pass; torch would round fractions silently."""
+    array = np.asarray(values)
+    if array.size == 0:
+        return torch.empty(0, dtype=dtype, device=device)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} holds {_first_odd(values)!r}, but whole numbers are needed")
+    if array.max() > torch.iinfo(dtype).max or array.min() < torch.iinfo(dtype).min:
+        largest = max(int(array.max()), int(array.min()), key=abs)
+        raise ValueError(f"{name} holds {largest}, which does not fit into {dtype}: at most {torch.iinfo(dtype).max}")
+    return torch.from_numpy(array.astype(np.int64)).to(device=device, dtype=dtype)
+
+
+def _first_odd(values: Sequence) -> object:
+    """The first value that is no whole number, or all of them when none is odd by itself."""
+    flat = [x for row in values for x in (row if isinstance(row, list | tuple) else [row])]
+    return next((x for x in flat if isinstance(x, bool) or not isinstance(x, Integral)), values)

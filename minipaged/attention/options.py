@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from torch import Tensor
 
@@ -27,10 +29,15 @@ class AttentionOptions:
 
     def __post_init__(self) -> None:
         for name in ("k_scale", "v_scale", "soft_cap", "sliding_window"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                way_out = "None switches it off" if name in ("soft_cap", "sliding_window") else "1.0 means no scaling"
-                raise ValueError(f"{name} is {value}, but it must be greater than 0 ({way_out})")
+            value, optional = getattr(self, name), name in ("soft_cap", "sliding_window")
+            if value is None and optional:
+                continue
+            kind, what = (Integral, "a whole number") if name == "sliding_window" else (Real, "a number")
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise TypeError(f"{name} is {value!r}, but {what} is needed")
+            if not 0 < value < math.inf:
+                way_out = "None switches it off" if optional else "1.0 means no scaling"
+                raise ValueError(f"{name} is {value}, but it must be finite and greater than 0 ({way_out})")
 
     @property
     def only_window(self) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.options import PLAIN, AttentionOptions
-from minipaged.attention.validate import validate_attend, validate_pairs, validate_write
+from minipaged.attention.validate import validate_attend, validate_pairs, validate_write, validated_options
 
 
 def gather(cache: Tensor, block_table: Tensor, length: int) -> Tensor:
@@ -69,7 +69,18 @@ def dense_attention(
     Differentiable, so training uses it too. ``scale`` defaults to 1 / √D. With ``window`` each position sees only
     the last ``window`` ones, itself included. Returns [..., N, H, D].
     """
+    around_heads = [(*x.shape[:-2], x.shape[-1]) for x in (query, key)]
+    if query.ndim < 3 or key.shape != value.shape or around_heads[0] != around_heads[1]:
+        raise ValueError(
+            f"query is {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}, but whole sequences "
+            "[..., N, heads, D] are needed: the same N and D, and one shape for key and value"
+        )
     num_heads, num_kv_heads = query.shape[-2], key.shape[-2]
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"{num_heads} query heads cannot share {num_kv_heads} KV heads: the number of query heads must be a "
+            "multiple of the number of KV heads"
+        )
     key = key.repeat_interleave(num_heads // num_kv_heads, dim=-2)
     value = value.repeat_interleave(num_heads // num_kv_heads, dim=-2)
     heads_first = (x.transpose(-2, -3) for x in (query, key, value))
@@ -96,8 +107,21 @@ def paged_attention(
     """Paged attention the simple way: gather each sequence's blocks, then attend.
 
     Computes in ``compute_dtype`` (default: fp64 for fp64 queries, else fp32) and returns it:
-    (output [T, H, D] and log-sum-exp [T, H]).
+    (output [T, H, D] and log-sum-exp [T, H]). Raises TypeError or ValueError for inputs that do not fit together.
     """
+    validate_attend(query, k_cache, v_cache, metadata, options, scale)
+    return _paged_attention(query, k_cache, v_cache, metadata, scale, options, compute_dtype)
+
+
+def _paged_attention(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    options: AttentionOptions = PLAIN,
+    compute_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
     compute = compute_dtype or (torch.float64 if query.dtype == torch.float64 else torch.float32)
     out = query.new_zeros(query.shape, dtype=compute)
     lse = query.new_zeros(query.shape[:2], dtype=compute)
@@ -143,7 +167,7 @@ class ReferenceBackend:
     name = "reference"
 
     def __init__(self, validate: bool = True, options: AttentionOptions = PLAIN) -> None:
-        self.validate, self.options = validate, options
+        self.validate, self.options = validate, validated_options(options)
 
     def write(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         if self.validate:
@@ -160,8 +184,8 @@ class ReferenceBackend:
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         if self.validate:
-            validate_attend(query, k_cache, v_cache, metadata, self.options)
-        out, lse = paged_attention(query, k_cache, v_cache, metadata, scale, self.options)
+            validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
+        out, lse = _paged_attention(query, k_cache, v_cache, metadata, scale, self.options)
         return (out.to(query.dtype), lse) if return_lse else out.to(query.dtype)
 
     def copy_blocks(self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

@@ -7,8 +7,10 @@ layers pays once. Backends take ``validate=False`` for benchmarks.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -49,12 +51,29 @@ def validate_cache(k_cache: Tensor, v_cache: Tensor) -> None:
             f"k_cache is {list(k_cache.shape)} {k_cache.dtype} and v_cache is {list(v_cache.shape)} "
             f"{v_cache.dtype}: they must agree, make both with one KVCacheStorage"
         )
-    if k_cache.shape[0] < 1 or k_cache.shape[1] < 1:
+    if 0 in k_cache.shape:
         raise ValueError(
-            f"the KV cache has {k_cache.shape[0]} blocks of {k_cache.shape[1]} tokens: num_blocks and "
-            "block_size must be at least 1"
+            f"the KV cache has the shape {list(k_cache.shape)}: {layout[1:-1]} must all be at least 1, or there is "
+            "nothing to read"
         )
     _require_device("v_cache", v_cache, k_cache.device)
+
+
+def validated_options(options: object) -> AttentionOptions:
+    """``options`` as they are, when they are AttentionOptions."""
+    if not isinstance(options, AttentionOptions):
+        raise TypeError(f"options is a {type(options).__name__}, but an AttentionOptions is needed")
+    return options
+
+
+def _require_own_memory(cache: Tensor, name: str) -> None:
+    """Two blocks, or two slots, that are the same memory (as ``expand`` makes them) cannot be written apart."""
+    for axis, what in enumerate(("blocks", "slots", "KV heads", "elements")):
+        if cache.stride(axis) == 0 and cache.shape[axis] > 1:
+            raise ValueError(
+                f"all {cache.shape[axis]} {what} of {name} are the same memory (stride 0): it cannot be written, "
+                "make it with KVCacheStorage, or call .clone() after .expand()"
+            )
 
 
 def validate_slots(slot_mapping: Tensor, num_slots: int) -> None:
@@ -63,7 +82,9 @@ def validate_slots(slot_mapping: Tensor, num_slots: int) -> None:
     if slot_mapping.numel() == 0:
         return
     seen, version, limit = _last_slots
-    if seen is not None and seen() is slot_mapping and version == slot_mapping._version and limit == num_slots:
+    counted = not slot_mapping.is_inference()  # torch counts the changes of all other tensors
+    known = seen is not None and seen() is slot_mapping and limit == num_slots
+    if counted and known and version == slot_mapping._version:
         return
     low, high = (int(x) for x in torch.aminmax(slot_mapping))
     if low < -1 or high >= num_slots:
@@ -81,7 +102,8 @@ def validate_slots(slot_mapping: Tensor, num_slots: int) -> None:
             f"slot {int(twice[0])} is given to the tokens {tokens} of one step, but a slot holds one token: "
             "give each new token its own slot"
         )
-    _last_slots = (weakref.ref(slot_mapping), slot_mapping._version, num_slots)
+    if counted:
+        _last_slots = (weakref.ref(slot_mapping), slot_mapping._version, num_slots)
 
 
 def validate_write(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
@@ -99,6 +121,8 @@ def validate_write(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor,
             )
         _require_device(name, tensor, k_cache.device)
     _require_device("slot_mapping", slot_mapping, k_cache.device)
+    _require_own_memory(k_cache, "k_cache")
+    _require_own_memory(v_cache, "v_cache")
     validate_slots(slot_mapping, num_blocks * block_size)
 
 
@@ -107,13 +131,10 @@ def validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: 
 
     The outcome is remembered until one of the tensors is changed in place.
     """
-    tensors = (metadata.block_tables, metadata.seq_lens, metadata.query_start_loc)
-    key = ("valid", num_blocks, block_size, *((id(t), t._version) for t in tensors))
-    if key in metadata._cache:
-        return
-    _require_tensor("block_tables", metadata.block_tables, 2, (torch.int32,), "[num_seqs, max_blocks]")
-    _require_tensor("seq_lens", metadata.seq_lens, 1, (torch.int32,), "[num_seqs]")
-    _require_tensor("query_start_loc", metadata.query_start_loc, 1, (torch.int32,), "[num_seqs + 1]")
+    metadata._once(("valid", num_blocks, block_size), lambda: _validate_metadata(metadata, num_blocks, block_size))
+
+
+def _validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: int) -> None:
     num_seqs, width = metadata.block_tables.shape
     if len(metadata.seq_lens) != num_seqs or len(metadata.query_start_loc) != num_seqs + 1:
         raise ValueError(
@@ -142,13 +163,17 @@ def validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: 
             f"block_tables[{s}][{i}] is {int(tables[s, i])}, but the pool has the blocks "
             f"0 … {num_blocks - 1}: use ids from this cache's own block pool"
         )
-    last_row = int(metadata.query_start_loc[-1])
+    first_row, last_row = int(metadata.query_start_loc[0]), int(metadata.query_start_loc[-1])
+    if first_row != 0:
+        raise ValueError(
+            f"query_start_loc begins at {first_row}, but the first sequence's query tokens begin at row 0: make "
+            "metadata with AttentionMetadata.build"
+        )
     if last_row != metadata.num_tokens:
         raise ValueError(
             f"query_start_loc ends at {last_row}, but slot_mapping has {metadata.num_tokens} entries: both "
             "count the query tokens of the step, so make metadata with AttentionMetadata.build"
         )
-    metadata._cache[key] = True
 
 
 def _validate_lengths(metadata: AttentionMetadata) -> None:
@@ -177,19 +202,28 @@ def validate_attend(
     v_cache: Tensor,
     metadata: AttentionMetadata,
     options: AttentionOptions = PLAIN,
+    scale: float = 1.0,
 ) -> None:
     """Everything that ``AttentionBackend.attend`` takes for granted."""
+    if isinstance(scale, bool) or not isinstance(scale, Real) or not math.isfinite(scale):
+        raise ValueError(f"scale is {scale!r}, but a finite number is needed, usually head_dim ** -0.5")
     validate_cache(k_cache, v_cache)
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
     _require_tensor("query", query, 3, FLOATS, "[num_tokens, num_heads, head_dim]")
     num_tokens, num_heads, query_dim = query.shape
     if query_dim != head_dim:
         raise ValueError(f"query has the head size {query_dim}, but the cache has {head_dim}: they must be equal")
-    if num_heads % num_kv_heads:
+    if num_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
             f"{num_heads} query heads cannot share {num_kv_heads} KV heads: the number of query heads must "
             "be a multiple of the number of KV heads"
         )
+    if not isinstance(metadata, AttentionMetadata):
+        raise TypeError(f"metadata is a {type(metadata).__name__}, but an AttentionMetadata is needed")
+    _require_tensor("block_tables", metadata.block_tables, 2, (torch.int32,), "[num_seqs, max_blocks]")
+    _require_tensor("seq_lens", metadata.seq_lens, 1, (torch.int32,), "[num_seqs]")
+    _require_tensor("query_start_loc", metadata.query_start_loc, 1, (torch.int32,), "[num_seqs + 1]")
+    _require_tensor("slot_mapping", metadata.slot_mapping, 1, (torch.int64,), "[num_tokens]")
     for name in ("block_tables", "seq_lens", "query_start_loc"):
         _require_device(name, getattr(metadata, name), k_cache.device)
     _require_device("query", query, k_cache.device)
@@ -201,6 +235,8 @@ def validate_attend(
         )
     for name in ("alibi_slopes", "sinks"):
         tensor = getattr(options, name)
+        if tensor is not None:
+            _require_tensor(name, tensor, 1, (torch.float32,), "[num_heads]")
         if tensor is not None and (tensor.shape != (num_heads,) or tensor.dtype != torch.float32):
             raise ValueError(
                 f"{name} is {list(tensor.shape)} {tensor.dtype}, but one float32 value for each of the "
@@ -213,20 +249,30 @@ def validate_attend(
 def validate_pairs(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
     """Every block of ``pairs`` lies in the pool, and no pair depends on the order in which they are copied."""
     validate_cache(k_cache, v_cache)
+    _require_own_memory(k_cache, "k_cache")
+    _require_own_memory(v_cache, "v_cache")
+    if not isinstance(pairs, list | tuple):
+        raise TypeError(f"pairs is a {type(pairs).__name__}, but a list of (source, destination) is needed")
     num_blocks = k_cache.shape[0]
+    sources: set[int] = set()
+    destinations: set[int] = set()
     for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise TypeError(f"the copy {pair!r} is no pair (source, destination) of block ids")
         for block in pair:
+            if isinstance(block, bool) or not isinstance(block, Integral):
+                raise TypeError(f"the copy {tuple(pair)} names block {block!r}, but a block id is a whole number")
             if not 0 <= block < num_blocks:
                 raise ValueError(
                     f"the copy {tuple(pair)} names block {block}, but the pool has the blocks 0 … {num_blocks - 1}"
                 )
-    destinations = [destination for _, destination in pairs]
-    for destination in destinations:
-        if destinations.count(destination) > 1:
+        source, destination = pair
+        if destination in destinations:
             raise ValueError(f"block {destination} is the destination of two copies: copy each block once a step")
-    both = set(destinations) & {source for source, _ in pairs}
-    if both:
+        sources.add(source)
+        destinations.add(destination)
+    if sources & destinations:
         raise ValueError(
-            f"block {min(both)} is source and destination in one list of copies, so the result would depend "
-            "on the order: copy in two steps"
+            f"block {min(sources & destinations)} is source and destination in one list of copies, so the result "
+            "would depend on the order: copy in two steps"
         )

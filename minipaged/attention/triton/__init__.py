@@ -10,7 +10,7 @@ from torch import Tensor
 from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.options import PLAIN, AttentionOptions
 from minipaged.attention.triton import launch_kernels
-from minipaged.attention.validate import validate_attend, validate_pairs, validate_write
+from minipaged.attention.validate import validate_attend, validate_pairs, validate_write, validated_options
 
 
 class TritonBackend:
@@ -19,7 +19,7 @@ class TritonBackend:
     name = "triton"
 
     def __init__(self, validate: bool = True, options: AttentionOptions = PLAIN) -> None:
-        self.validate, self.options = validate, options
+        self.validate, self.options = validate, validated_options(options)
 
     def write(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         if self.validate:
@@ -36,7 +36,12 @@ class TritonBackend:
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         if self.validate:
-            validate_attend(query, k_cache, v_cache, metadata, self.options)
+            validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
+            if query.dtype == torch.float64:
+                raise TypeError(
+                    "attention='triton' computes in float32 or less, but query is torch.float64: convert it with "
+                    ".float(), or use attention='reference'"
+                )
         kernel = launch_kernels.decode if metadata.is_decode else launch_kernels.prefill
         out, lse = kernel(query, k_cache, v_cache, metadata, scale, self.options)
         return (out, lse) if return_lse else out

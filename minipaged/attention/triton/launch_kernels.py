@@ -88,11 +88,12 @@ def _common(query: Tensor, k_cache: Tensor, scale: float, options: AttentionOpti
 
 def _or_dummy(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
     """A kernel argument must be a pointer even where it is not read."""
-    return stand_in if tensor is None else tensor
+    return stand_in if tensor is None else tensor.contiguous()
 
 
-def _unit_last_stride(query: Tensor) -> Tensor:
-    return query if query.stride(-1) == 1 else query.contiguous()
+def _unit_last_stride(tensor: Tensor) -> Tensor:
+    """For what a kernel reads element by element along the last axis: a view with gaps would be read wrongly."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def decode(
@@ -108,7 +109,7 @@ def decode(
 
     ``num_splits`` programs share each (sequence, KV head); None lets ``choose_num_splits`` decide.
     """
-    query = _unit_last_stride(query)
+    query, tables = _unit_last_stride(query), _unit_last_stride(metadata.block_tables)
     num_seqs, num_heads, _ = query.shape
     num_kv_heads = k_cache.shape[2]
     out = _out_like(query)
@@ -123,11 +124,11 @@ def decode(
         _split_decode(out, lse, query, k_cache, v_cache, metadata, options, num_splits, rows, common)
     elif num_seqs:
         decode_kernel[(num_seqs, num_kv_heads)](
-            out, lse, query, k_cache, v_cache, metadata.block_tables, metadata.seq_lens,
+            out, lse, query, k_cache, v_cache, tables, metadata.seq_lens.contiguous(),
             _or_dummy(options.alibi_slopes, lse), _or_dummy(options.sinks, lse),
             out_stride_token=out.stride(0), out_stride_head=out.stride(1), lse_stride_token=lse.stride(0),
             q_stride_token=query.stride(0), q_stride_head=query.stride(1),
-            **_cache_strides(k_cache, v_cache), tables_stride=metadata.block_tables.stride(0),
+            **_cache_strides(k_cache, v_cache), tables_stride=tables.stride(0),
             ROWS=rows, num_warps=decode_warps(query.element_size()), **common,
         )  # fmt: skip
     return out.to(query.dtype), lse
@@ -179,15 +180,15 @@ def _split_decode(
         "part_stride_token": parts.stride(0), "part_stride_head": parts.stride(1),
         "part_lse_stride_token": part_lses.stride(0), "part_lse_stride_head": part_lses.stride(1),
     }  # fmt: skip
-    sinks = common["SINKS"]
+    sinks, tables = common["SINKS"], _unit_last_stride(metadata.block_tables)
     common = {name: value for name, value in common.items() if name != "SINKS"}  # sinks join at the merge, once
     if interpreted():  # so that even a short context has several tiles to share out
         common["TILE"] = max(16, common["TILE"] // triton.next_power_of_2(num_splits))
     split_kernel[(num_seqs, k_cache.shape[2], num_splits)](
-        parts, part_lses, query, k_cache, v_cache, metadata.block_tables, metadata.seq_lens,
+        parts, part_lses, query, k_cache, v_cache, tables, metadata.seq_lens.contiguous(),
         _or_dummy(options.alibi_slopes, lse), num_splits=num_splits, **strides,
         q_stride_token=query.stride(0), q_stride_head=query.stride(1), **_cache_strides(k_cache, v_cache),
-        tables_stride=metadata.block_tables.stride(0),
+        tables_stride=tables.stride(0),
         ROWS=rows, num_warps=decode_warps(query.element_size()), **common,
     )  # fmt: skip
     merge_kernel[(num_seqs, num_heads)](
@@ -206,7 +207,7 @@ def prefill(
     options: AttentionOptions = PLAIN,
 ) -> tuple[Tensor, Tensor]:
     """Any mix of prefill, chunks and decode: query [T, H, D] → (output [T, H, D], log-sum-exp float32 [T, H])."""
-    query = _unit_last_stride(query)
+    query, tables = _unit_last_stride(query), _unit_last_stride(metadata.block_tables)
     num_tokens, num_heads, _ = query.shape
     num_kv_heads = k_cache.shape[2]
     out = _out_like(query)
@@ -220,11 +221,11 @@ def prefill(
     tile_seq, tile_start = metadata.query_tiles(query_tile)
     if len(tile_seq):
         prefill_kernel[(len(tile_seq), num_kv_heads)](
-            out, lse, query, k_cache, v_cache, metadata.block_tables, metadata.seq_lens,
-            metadata.query_start_loc, tile_seq, tile_start, _or_dummy(options.alibi_slopes, lse),
+            out, lse, query, k_cache, v_cache, tables, metadata.seq_lens.contiguous(),
+            metadata.query_start_loc.contiguous(), tile_seq, tile_start, _or_dummy(options.alibi_slopes, lse),
             _or_dummy(options.sinks, lse), out_stride_token=out.stride(0), out_stride_head=out.stride(1),
             lse_stride_token=lse.stride(0), q_stride_token=query.stride(0), q_stride_head=query.stride(1),
-            **_cache_strides(k_cache, v_cache), tables_stride=metadata.block_tables.stride(0),
+            **_cache_strides(k_cache, v_cache), tables_stride=tables.stride(0),
             GROUP_PAD=group_pad, QUERY_TILE=query_tile, num_warps=PREFILL_WARPS, **common,
         )  # fmt: skip
     return out.to(query.dtype), lse
@@ -261,7 +262,7 @@ def write(
     tokens = max(1, min(rows // heads_pad, triton.next_power_of_2(max(1, num_tokens))))
     if num_tokens:
         write_kernel[(triton.cdiv(num_tokens, tokens),)](
-            key, value, k_cache, v_cache, slot_mapping,
+            key, value, k_cache, v_cache, slot_mapping.contiguous(),
             key_stride_token=key.stride(0), key_stride_head=key.stride(1),
             value_stride_token=value.stride(0), value_stride_head=value.stride(1),
             **_cache_strides(k_cache, v_cache), num_tokens=num_tokens,
@@ -277,6 +278,6 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Tensor) -> None:
     num_rows = block_size * num_kv_heads
     rows = min(triton.next_power_of_2(num_rows), 1024 if interpreted() else 32)
     copy_blocks_kernel[(len(pairs), triton.cdiv(num_rows, rows))](
-        k_cache, v_cache, pairs, **_cache_strides(k_cache, v_cache), num_rows=num_rows,
+        k_cache, v_cache, pairs.contiguous(), **_cache_strides(k_cache, v_cache), num_rows=num_rows,
         HEADS=num_kv_heads, ROWS=rows, D=head_dim, D_PAD=triton.next_power_of_2(head_dim),
     )  # fmt: skip
