@@ -3,12 +3,12 @@
 import argparse
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from minipaged.bench.output import check_output
 from minipaged.fragmentation import PAPER, POOL_SLOTS, Paged, Result, compare, simulate
 from minipaged.os_paging.allocators import ALLOCATORS
 from minipaged.workloads import mean_lengths, sharegpt_like
@@ -55,16 +55,6 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _check_output(parser: argparse.ArgumentParser, option: str, path: Path, ending: str) -> None:
-    """Exit with 2 before anything is simulated when a file could not be written."""
-    if path.suffix.lower() != ending:
-        parser.error(f"{option} is {path}; give a file name that ends in {ending}")
-    if path.is_dir() or not path.parent.is_dir():
-        parser.error(f"{option} is {path}; it must name a file in a folder that exists")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        parser.error(f"{option} is {path}; it may not be written there: choose another place")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 when the bars were printed, 2 when the arguments ask for the impossible."""
     parser = argparse.ArgumentParser(prog="minipaged bench fragmentation", description=__doc__)
@@ -86,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--json is {args.json}, but --scaling only prints a table; leave one of them away")
     for option, path, ending in (("--png", args.png, ".png"), ("--json", args.json, ".json")):
         if path and not args.scaling:
-            _check_output(parser, option, path, ending)
+            check_output(parser, option, path, ending)
     if args.scaling:
         print(scaling([args.requests // 100, args.requests // 10, args.requests], args.sigma, args.seed))
         return 0

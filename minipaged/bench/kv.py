@@ -1,11 +1,10 @@
 """`minipaged bench kv`: the pool, the prefix cache and the manager, alone or beside vLLM's own."""
 
-import json
-import subprocess
 from pathlib import Path
 from statistics import median
 
 from minipaged.bench import kv_rows
+from minipaged.bench.process import PeerProcess
 from minipaged.kv_cache import BlockHasher, BlockPool, CacheRequest, KVCacheManager
 
 PEER_SCRIPTS = {"vllm": "peer_vllm_kv.py"}
@@ -68,33 +67,17 @@ class OurAdapter:
         manager.free(request)
 
 
-class Peer:
+class Peer(PeerProcess):
     """Another interpreter that answers one group of rows at a time."""
 
     def __init__(self, name: str, python: str) -> None:
         if name not in PEER_SCRIPTS:
             raise ValueError(f"peer {name!r} is unknown for kv; choose one of {', '.join(PEER_SCRIPTS)}")
-        script = Path(__file__).parent / PEER_SCRIPTS[name]
-        self._process = subprocess.Popen(
-            [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.name = self._answer()["name"]
-
-    def _answer(self) -> dict:
-        # A peer may print notes of its own first; an answer is a line that begins an object.
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError(f"the peer's interpreter stopped: {self._process.stderr.read()[-2000:]}")
+        super().__init__(python, Path(__file__).parent / PEER_SCRIPTS[name])
 
     def rows(self, group: str) -> dict[str, float]:
-        self._process.stdin.write(group + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
+        """Seconds of each row of a group."""
+        return self.ask(group)
 
 
 def run(rounds: int = 3, peer: Peer | None = None) -> dict[str, dict[str, list[float]]]:

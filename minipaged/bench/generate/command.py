@@ -11,6 +11,7 @@ from pathlib import Path
 
 from minipaged.bench.generate.checkpoint import DTYPES, SHAPES, make_checkpoint
 from minipaged.bench.generate.run import PEER_SCRIPTS, run, table
+from minipaged.bench.output import check_output
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--python says where a peer is installed: name the peer with --against")
     if args.against == "vllm" and not args.python:
         parser.error("--against vllm needs --python: the interpreter in which vLLM is installed")
+    if args.json:
+        check_output(parser, "--json", args.json, ".json")
     if args.model not in SHAPES and not (Path(args.model) / "config.json").is_file():
         parser.error(f"--model is {args.model!r}; give one of {', '.join(SHAPES)}, or a folder with a config.json")
     with tempfile.TemporaryDirectory() as temporary:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,75 +11,21 @@ from typing import Any
 
 from minipaged.bench.generate import work
 from minipaged.bench.generate.limit import head_weights, layer_weights, least_seconds, products
+from minipaged.bench.process import PeerProcess
 from minipaged.model.config import ModelConfig
 
 OURS = "engine_minipaged.py"
 PEER_SCRIPTS = {"transformers": "peer_transformers.py", "vllm": "peer_vllm.py"}
 
 
-class EngineProcess:
-    """An engine in another process that answers questions, one line of JSON each."""
-
-    def __init__(self, python: str, script: Path, settings: Mapping[str, Any]) -> None:
-        self._notes = tempfile.TemporaryFile("w+")  # noqa: SIM115 - not a pipe: a pipe gets full
-        self._process = subprocess.Popen(
-            [python, str(script), json.dumps(dict(settings))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._notes,
-            text=True,
-        )
-        self.name: str = script.stem
-        try:
-            self.name = self._answer()["name"]
-        except BaseException:
-            self.close()
-            raise
-
-    def _answer(self) -> dict[str, Any]:
-        # An engine may print notes of its own first; an answer is a line that begins an object.
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        self._notes.seek(0)
-        last = [line for line in self._notes.read().splitlines() if line.strip()][-3:]
-        raise RuntimeError(f"{self.name} stopped: {' | '.join(last) or 'without a word'}")
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises RuntimeError with the process's last words if it dies over the question."""
-        try:
-            self._process.stdin.write(json.dumps(dict(question)) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it is dead already: _answer tells why
-        return self._answer()
-
-    def close(self) -> None:
-        """End the process, kindly first."""
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._notes.close()
-
-    def __enter__(self) -> EngineProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def start(name: str, python: str, settings: Mapping[str, Any]) -> EngineProcess:
+def start(name: str, python: str, settings: Mapping[str, Any]) -> PeerProcess:
     """minipaged or a peer. Raises OSError or RuntimeError when it cannot be started."""
     script = Path(__file__).parent / (OURS if name == "minipaged" else PEER_SCRIPTS[name])
-    return EngineProcess(python, script, settings)
+    return PeerProcess(python, script, json.dumps(dict(settings)))
 
 
 def measure(
-    engines: Sequence[EngineProcess],
+    engines: Sequence[PeerProcess],
     rows: Mapping[str, Mapping[str, Any]],
     rounds: int,
     machine_question: Mapping[str, Any],
@@ -95,16 +39,16 @@ def measure(
     same: dict[str, dict[str, float]] = {}
     machine = []
     for row, asked in rows.items():
-        first = {engine.name: engine.ask(asked)["outputs"] for engine in engines}
+        first = {engine.name: engine.ask(json.dumps(asked))["outputs"] for engine in engines}
         ours = first[engines[0].name]
         same[row] = {
             name: sum(a == b for a, b in zip(ours, outputs, strict=True)) / len(ours)
             for name, outputs in list(first.items())[1:]
         }
         for _ in range(rounds):
-            machine.append(engines[0].ask(machine_question))
+            machine.append(engines[0].ask(json.dumps(machine_question)))
             for engine in engines:
-                seconds.setdefault(row, {}).setdefault(engine.name, []).append(engine.ask(asked)["seconds"])
+                seconds.setdefault(row, {}).setdefault(engine.name, []).append(engine.ask(json.dumps(asked))["seconds"])
     return {"seconds": seconds, "same_tokens": same, "machine_speed": machine}
 
 
@@ -185,7 +129,7 @@ def run(
     config = ModelConfig.from_folder(folder)
     rows = work.rows(batches, work.PROMPT_TOKENS, config.vocab_size)
     settings = {"folder": str(folder), "dtype": dtype, "threads": threads, "block_size": block_size}
-    engines: list[EngineProcess] = []
+    engines: list[PeerProcess] = []
     try:
         for name, interpreter in (("minipaged", sys.executable), (against, python)):
             if name:

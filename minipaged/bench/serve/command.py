@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from minipaged.bench.output import check_output
 from minipaged.bench.serve.client import ServerProblem
 from minipaged.bench.serve.metrics import Slo
 from minipaged.bench.serve.plan import DEFAULT_REQUESTS, TOKEN_IDS, WORKLOADS
@@ -43,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--slo-tpot-ms", type=float, help="… and whose time per output token is")
     add("--slo-e2el-ms", type=float, help="… and whose whole latency is")
     add("--metrics-interval", type=float, default=0.2, help="seconds between looks at /metrics (default 0.2; 0: never)")
-    add("--json", type=Path, metavar="OUT", help="write settings, summary, every request and sample to this file")
+    add("--json", type=Path, metavar="OUT.json", help="write settings, summary, every request and sample to this file")
     add("--picture", type=Path, metavar="OUT.png", help="draw the run over time")
     add("--no-progress", action="store_true", help="no progress bar (there is none without a terminal, either)")
     return parser
@@ -54,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     first, last = args.token_ids
-    for path in filter(None, (args.json, args.picture)):
-        if not path.parent.is_dir():
-            parser.error(f"{path} cannot be written: there is no folder {path.parent}")
+    for option, path, ending in (("--json", args.json, ".json"), ("--picture", args.picture, ".png")):
+        if path:
+            check_output(parser, option, path, ending)
     try:
         result = run_workload(
             args.base_url,

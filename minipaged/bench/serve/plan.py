@@ -73,8 +73,9 @@ class Plan:
 
     def lines(self) -> list[str]:
         """What is sent, for people. A scaled workload says so."""
+        turns = "; a turn waits for the one before" if any(r.follows is not None for r in self.requests) else ""
         words = [
-            f"workload {self.name}: {len(self.requests)} requests, {self.arrivals}; "
+            f"workload {self.name}: {len(self.requests)} requests, {self.arrivals}{turns}; "
             f"{self.mean_prompt:,.0f} prompt and {self.mean_output:,.0f} output tokens (means)"
         ]
         if self.scale != 1:

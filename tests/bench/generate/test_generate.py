@@ -12,7 +12,8 @@ from minipaged.bench.generate import run as generate_run
 from minipaged.bench.generate import work
 from minipaged.bench.generate.checkpoint import COMMON, SHAPES, make_checkpoint
 from minipaged.bench.generate.limit import head_weights, layer_weights, least_seconds, products
-from minipaged.bench.generate.run import EngineProcess, add_limits, measure, ratio, table
+from minipaged.bench.generate.run import add_limits, measure, ratio, table
+from minipaged.bench.process import PeerProcess
 from minipaged.model import load_model
 from minipaged.model.config import ModelConfig
 
@@ -125,10 +126,10 @@ work.serve("fake " + given["how"], generate)
 """
 
 
-def fake(tmp_path: Path, how: str = "well", token: int = 1) -> EngineProcess:
+def fake(tmp_path: Path, how: str = "well", token: int = 1) -> PeerProcess:
     script = tmp_path / f"{how}.py"
     script.write_text(ENGINE.format(work=str(Path(work.__file__).parent)))
-    return EngineProcess(sys.executable, script, {"how": how, "token": token})
+    return PeerProcess(sys.executable, script, json.dumps({"how": how, "token": token}))
 
 
 def test_alternation_and_table(tmp_path, folder):

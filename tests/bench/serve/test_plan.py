@@ -45,6 +45,7 @@ def test_shared_prefixes_are_shared_and_the_rest_is_not():
 
 def test_a_turn_begins_with_the_turn_before_and_waits_for_it():
     plan = make_plan("multi-turn", 12, scale=0.5)
+    assert "a turn waits for the one before" in plan.lines()[0]
     chained = [request for request in plan.requests if request.follows is not None]
     assert len(chained) == 12 - 3
     for request in chained:

@@ -245,7 +245,7 @@ def test_a_wrong_call_is_one_line(arguments, words, capsys):
 def test_a_folder_that_is_not_there(capsys):
     with pytest.raises(SystemExit):
         main(["serve", "--base-url", "http://127.0.0.1:9", "--json", "no/such/folder.json"])
-    assert "there is no folder" in capsys.readouterr().err
+    assert "a folder that exists" in capsys.readouterr().err
 
 
 def test_inside_a_running_loop():
