@@ -36,7 +36,7 @@ class Job(NamedTuple):
 
 # Workloads A (50 + 10) and B (50 + 2000), scaled to the tiny model. Half of them arrive while the others run.
 A = tuple(Job(max(0, 2 * (i - 6)), 10, 2) for i in range(12))
-B = tuple(Job(max(0, 7 * (i - 5)), 10, 34) for i in range(9))
+B = tuple(Job(max(0, 6 * (i - 5)), 10, 24) for i in range(8))
 
 
 class Watched:
@@ -168,11 +168,14 @@ class Watched:
 
     def _check_oldest(self, output: SchedulerOutput, case: str) -> None:
         oldest = min(self.unfinished.values(), key=_key)
+        hint = LONGEST + "Serve it first, and let it take the blocks of all others if it must."
+        if oldest.num_uncomputed_tokens > self.config.max_num_batched_tokens:
+            hint = "It has more tokens than one step may compute, and will never fit as a whole: compute it in pieces."
         self.expect.that(
             oldest in output.scheduled,
             rule="Nobody starves: the oldest request gets on in every step.",
             case=f"{case}: {oldest.request_id} is the oldest and does not run",
-            hint=LONGEST + "Serve it first, and let it take the blocks of all others if it must.",
+            hint=hint,
         )
 
 

@@ -279,6 +279,13 @@ def preempt(running, waiting, manager):
     waiting.append(victim)
     return victim
 """),
+    Wrong("5.5", "returns nothing", "Return the request that gave way", """
+def preempt(running, waiting, manager):
+    victim = running.pop()
+    manager.free(victim)
+    victim.num_computed_tokens = 0
+    waiting.insert(0, victim)
+"""),
     Alternative("5.5", "by arrival", """
 def preempt(running, waiting, manager):
     victim = max(running, key=lambda request: request.key)
@@ -427,6 +434,9 @@ smallest_block = 16
         SCHEDULER, "        for request in list(self.running):\n", "        for victim in self.running[::-1]:\n"
         "            self.preempt(victim, output)\n        output.preempted.clear()\n"
         "        for request in list(self.running):\n")),
+    Wrong("5.9", "waits until all tokens fit into one step", "compute it in pieces", changed(
+        SCHEDULER, "            num_tokens = min(request.num_uncomputed_tokens, budget)\n            if self.manager",
+        "            num_tokens = request.num_uncomputed_tokens\n            if num_tokens > budget or self.manager")),
     Wrong("5.9", "keeps what it cannot have computed", "all or nothing", changed(
         SCHEDULER, "        victim.num_computed_tokens = 0\n", "")),
     Wrong("5.9", "does not free the finished", "Who gives the blocks", changed(
