@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from minipaged.model.checkpoint import CheckpointFiles, checkpoint_shapes, places
@@ -38,6 +38,18 @@ def load_model(
         raise ValueError(f"dtype {dtype} is not one of {', '.join(map(str, DTYPES))}")
     folder = checkpoint_folder(name)
     config = ModelConfig.from_folder(folder)
+    tokenizer = load_tokenizer(folder, config)
+    files = CheckpointFiles(folder)
+    files.check(config)
+    with torch.device("meta"):  # sizes only: memory is given below, in the right type at once
+        model = LlamaModel(config)
+    give_memory(model, dtype, device)
+    fill_weights(model, files, progress)
+    return model.to(device).requires_grad_(False).eval(), tokenizer
+
+
+def load_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
+    """The tokenizer of a checkpoint folder, or CheckpointError if it has more tokens than the model."""
     tokenizer = Tokenizer.from_folder(folder)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
@@ -45,13 +57,7 @@ def load_model(
             f"{config.vocab_size}: some tokens would have no embedding. These files belong to different models."
         )
     tokenizer.num_ids = config.vocab_size
-    files = CheckpointFiles(folder)
-    files.check(config)
-    with torch.device("meta"):  # sizes only: memory is given below, in the right type at once
-        model = LlamaModel(config)
-    _give_memory(model, dtype, device)
-    fill_weights(model, files, progress)
-    return model.to(device).requires_grad_(False).eval(), tokenizer
+    return tokenizer
 
 
 def fill_weights(model: LlamaModel, files: CheckpointFiles, progress: bool | None = None) -> None:
@@ -67,7 +73,7 @@ def fill_weights(model: LlamaModel, files: CheckpointFiles, progress: bool | Non
             rows.copy_(files.read(name))
             bar.update(rows.nbytes)
     if model.config.tie_word_embeddings and "lm_head.weight" in files.file_of:
-        _check_tied(files)
+        check_tied(files)
 
 
 def save_checkpoint(model: LlamaModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -82,7 +88,7 @@ def save_checkpoint(model: LlamaModel, folder: Path, dtype: torch.dtype = torch.
     file.chmod(0o644)  # save_file leaves it readable by its owner alone
 
 
-def _give_memory(model: LlamaModel, dtype: torch.dtype, device: str | torch.device) -> None:
+def give_memory(model: nn.Module, dtype: torch.dtype, device: str | torch.device) -> None:
     """Replace the parameters of a model built on "meta" by empty ones. RoPE's tables stay as they are, in fp32."""
 
     def empty(parameter: Tensor) -> Tensor:
@@ -98,7 +104,8 @@ def _give_memory(model: LlamaModel, dtype: torch.dtype, device: str | torch.devi
         ) from error
 
 
-def _check_tied(files: CheckpointFiles) -> None:
+def check_tied(files: CheckpointFiles) -> None:
+    """Raise CheckpointError where a tied model stores a head that is not its embedding."""
     if not torch.equal(files.read("lm_head.weight"), files.read("model.embed_tokens.weight")):
         raise CheckpointError(
             f"{files.file_of['lm_head.weight']}: config.json says tie_word_embeddings, but lm_head.weight is not the "

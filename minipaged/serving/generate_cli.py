@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from minipaged.attention.launch import BACKENDS
+
+if TYPE_CHECKING:
+    from minipaged.serving.llm import LLM
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,13 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from minipaged.serving.llm import LLM
 
+    dtype = getattr(torch, args.dtype)
+    return run(args, partial(LLM, args.model, dtype=dtype, attention=args.attention, device=args.device))
+
+
+def run(args: argparse.Namespace, make_llm: Callable[..., LLM], name: str = "minipaged generate") -> int:
+    """Make the engine, generate, print. ``make_llm`` gets what the command line says about cache and batch."""
     try:
         params = _params(args)
-        llm = LLM(
-            args.model,
-            dtype=getattr(torch, args.dtype),
-            attention=args.attention,
-            device=args.device,
+        llm = make_llm(
             num_blocks=args.num_blocks,
             block_size=args.block_size,
             enable_prefix_caching=not args.no_prefix_caching,
@@ -93,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         outputs = llm.generate(prompts, params, progress=sys.stderr.isatty())
     except (ValueError, TypeError, ImportError) as error:
         notes = getattr(error, "__notes__", [])  # which of several prompts
-        print(" ".join([f"minipaged generate: {error}", *notes]), file=sys.stderr)
+        print(" ".join([f"{name}: {error}", *notes]), file=sys.stderr)
         return 2
     if args.trace:
         for decision in llm.engine.trace:
