@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import signal
 import subprocess
@@ -23,29 +24,42 @@ START_SECONDS = 100
 class LessonServer:
     """`minipaged serve` on 127.0.0.1 and a free port.
 
-    `lines` is what it has printed. It ends with `stop()`, at the latest when Python ends.
-    Raises RuntimeError, with what it printed, when it does not come up.
+    The constructor does not wait: several servers may start side by side. Whoever asks for `lines` (what it has
+    printed) or `url`, or sends something, waits until it is ready. It ends with `stop()`, at the latest when Python ends.
+    Raises RuntimeError, with what it printed, when it never becomes ready.
     """
 
     def __init__(self, *arguments: str, model: str = "tiny") -> None:
         command = [sys.executable, "-m", "minipaged", "serve", model, "--host", "127.0.0.1", "--port", "0", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         atexit.register(self._end)
-        self.lines: list[str] = []
+        self._printed: list[str] = []
+        self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        deadline = monotonic() + START_SECONDS
-        while not any(READY in line for line in self.lines):
-            if self.process.poll() is not None or monotonic() > deadline:
-                self._end()
-                raise RuntimeError("the server did not start; it said: " + (" | ".join(self.lines) or "nothing"))
-            sleep(0.02)
-        self.url = next(line for line in self.lines if READY in line).split()[-1]
-        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
     def _read(self) -> None:
         for line in self.process.stdout:
-            self.lines.append(line.rstrip())
+            self._printed.append(line.rstrip())
+            if READY in line:
+                self._ready.set()
+        self._ready.set()  # it has ended: nobody needs to wait any longer
+
+    @property
+    def lines(self) -> list[str]:
+        in_time = self._ready.wait(START_SECONDS)
+        if not in_time or not any(READY in line for line in self._printed):
+            self._end()
+            raise RuntimeError("the server did not start; it said: " + (" | ".join(self._printed) or "nothing"))
+        return self._printed
+
+    @property
+    def url(self) -> str:
+        return next(line for line in self.lines if READY in line).split()[-1]
+
+    @functools.cached_property
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
     def ask(self, prompt: str | list[int], max_tokens: int = 12, **more) -> dict:
         """One completion; the body of the answer, also when it is an error's."""

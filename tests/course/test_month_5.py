@@ -205,4 +205,4 @@ def test_a_lesson_server_from_start_to_stop():
 
 def test_a_server_that_does_not_start_says_why():
     with pytest.raises(RuntimeError, match="num_blocks is -1"):
-        LessonServer("--num-blocks", "-1")
+        LessonServer("--num-blocks", "-1").url  # noqa: B018
