@@ -129,7 +129,7 @@ class FakeServer:
             wanted = min(body["max_tokens"], ends or body["max_tokens"])
             for token in range(wanted):
                 if token == answer:
-                    return
+                    raise ConnectionResetError("as the test asks")
                 last = {"finish_reason": "length" if wanted == body["max_tokens"] else "stop"}
                 choice = {"index": 0, "text": f" {token}\u2028", **(last if token == wanted - 1 else {})}
                 self._event(writer, {"choices": [choice]})

@@ -74,6 +74,8 @@ def test_connections_are_used_again():
     with FakeServer(lambda number, body: 3 if number == 2 else None, keep_alive=True) as server:
         result = run(server, requests=5, max_concurrency=1, metrics_interval=0)
     assert (result.summary.completed, result.summary.failed) == (4, 1)
+    assert "the connection broke after 3 chunks" in next(iter(result.summary.errors))
+    assert server.connections == 2
 
 
 def test_a_turn_waits_for_the_turn_before():
