@@ -25,8 +25,8 @@ class LessonServer:
     """`minipaged serve` on 127.0.0.1 and a free port.
 
     The constructor does not wait: several servers may start side by side. Whoever asks for `lines` (what it has
-    printed) or `url`, or sends something, waits until it is ready. It ends with `stop()`, at the latest when Python ends.
-    Raises RuntimeError, with what it printed, when it never becomes ready.
+    printed) or `url`, or sends something, waits until it is ready. It ends with `stop()`, at the latest when
+    Python ends. Raises RuntimeError, with what it printed, when it never becomes ready.
     """
 
     def __init__(self, *arguments: str, model: str = "tiny") -> None:
