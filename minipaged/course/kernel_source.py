@@ -8,7 +8,7 @@ import textwrap
 
 
 class Source:
-    """Text of a programming language that a cell shows highlighted. Everywhere else it is the text itself."""
+    """Text that a cell shows highlighted. Everywhere else, and in the language "text", it is the text itself."""
 
     def __init__(self, text: str, language: str = "python"):
         self.text, self.language = text.strip("\n"), language
@@ -16,8 +16,8 @@ class Source:
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_markdown_(self) -> str:
-        return f"```{self.language}\n{self.text}\n```"
+    def _repr_markdown_(self) -> str | None:
+        return None if self.language == "text" else f"```{self.language}\n{self.text}\n```"
 
 
 def show(*kernels) -> Source:
