@@ -1,22 +1,22 @@
 """Two ranks side by side in one process, for the exercises of Month 7: each is a thread with its own shards and cache.
 
 What tensor parallelism asks of an attention layer can be seen without a second process: who holds which heads, and
-where the ranks must meet.
+where the ranks must meet. `two_processes` does the same with real ranks.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from minipaged.kv_cache.storage import KVCacheStorage
+from minipaged.parallel.protocols import AllReduce, TensorParallelAttention
 
 Result = TypeVar("Result")
-AllReduce = Callable[[Tensor], Tensor]
 
 
 class RankMissing(BaseException):
@@ -82,14 +82,6 @@ class ThreadGroup:
         return results
 
 
-class RankAttention(Protocol):
-    """One rank's part of an attention layer; made as `Yours(attention, rank, num_ranks, all_reduce)`."""
-
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, metadata, backend):
-        """As `minipaged.model.decoder.Attention.forward`, with this rank's shard of the cache."""
-        ...
-
-
 class TwoRankModel(nn.Module):
     """A model whose attention layers run on two ranks; everything else each rank computes for itself.
 
@@ -97,7 +89,7 @@ class TwoRankModel(nn.Module):
     rank has a cache of its own, with its KV heads of every block. The engine's own storage stays empty.
     """
 
-    def __init__(self, model, make: Callable[..., RankAttention]) -> None:
+    def __init__(self, model, make: Callable[..., TensorParallelAttention]) -> None:
         super().__init__()
         self.model, self.config = model, model.config
         self.group = ThreadGroup()

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from minipaged.course import vllm_source
+from minipaged.course import two_processes, vllm_source
 from minipaged.course.checks.month_7 import COMPUTED, EARLIER, OLD_NAMES, RENAMED
 from minipaged.course.faulty_pools import BUGS, Manager
 from minipaged.course.two_ranks import RankMissing, ThreadGroup
 from minipaged.kv_cache import CacheRequest
+from minipaged.model.config import ModelConfig
+from minipaged.parallel import ParallelLayout
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +96,29 @@ def test_a_seeded_bug_does_not_show_in_a_plain_run(name: str):
     assert manager.num_free_blocks == 6
     manager.free(request)
     assert manager.num_free_blocks == 8
+
+
+def test_bytes_per_rank_are_those_of_the_layout_of_real_ranks():
+    config = ModelConfig(
+        vocab_size=8, hidden_size=2048, intermediate_size=64, num_layers=32, num_heads=16, num_kv_heads=8, head_dim=128,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    kept = {ranks: ParallelLayout(config, ranks).kv_bytes_per_token(itemsize=2) for ranks in (1, 4, 8, 16)}
+    assert kept == {1: 131_072, 4: 32_768, 8: 16_384, 16: 16_384}
+
+
+@pytest.mark.skipif(not two_processes.can_fork(), reason="Python cannot fork here")
+def test_a_rank_that_raises_is_named():
+    class Broken:
+        def __init__(self, attention, rank, num_ranks, all_reduce):
+            if rank == 1:
+                raise ValueError("no heads left")
+
+        def forward(self, hidden, cos, sin, k_cache, v_cache, metadata, backend):
+            return hidden
+
+    with pytest.raises(two_processes.RanksFailed, match="rank 1: ValueError: no heads left"):
+        two_processes.tokens_of_two_processes(Broken, ["A page is"], 2)
 
 
 def test_ranks_meet_in_the_order_of_the_ranks_and_see_the_same_sum():

@@ -10,6 +10,7 @@ from minipaged.attention import AttentionMetadata, ReferenceBackend
 from minipaged.attention.reference import attention
 from minipaged.course.framework import Expect, exercise
 from minipaged.course.plug_in_month_5 import tiny
+from minipaged.course.two_processes import RanksFailed, can_fork, tokens_of_two_processes
 from minipaged.course.two_ranks import RankMissing, ThreadGroup, TwoRankModel
 from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.storage import KVCacheStorage
@@ -155,7 +156,7 @@ def _sum_hint(got: Any, parts: list[Tensor]) -> str:
         "all_reduce",
     ),
     vllm="vllm/model_executor/models/llama.py · LlamaAttention (QKVParallelLinear, RowParallelLinear)",
-    reference=("minipaged.model.decoder.Attention",),
+    reference=("minipaged.model.decoder.Attention", "minipaged.parallel.shard.load_shard"),
     requires=("torch",),
 )
 def check_my_attention(answer: type, expect: Expect) -> None:
@@ -237,3 +238,17 @@ def _check_texts(answer: type, expect: Expect) -> None:
     expect.equal(
         sharded.differences, 0, rule="The ranks agree after every step.", case="steps with a difference", hint=SUM
     )
+    if can_fork():
+        _check_processes(answer, expect, prompts, results[0])
+
+
+def _check_processes(answer: type, expect: Expect, prompts: list[str], want: list[list[int]]) -> None:
+    """The same once more in two processes over gloo: they share nothing but what goes through all_reduce."""
+    rule, case = "Two processes give the tokens of one.", "two processes, torch.distributed with gloo"
+    hint = "Two processes share no memory: only what goes through all_reduce comes to the other rank. " + SUM
+    try:
+        got = tokens_of_two_processes(answer, prompts, max_tokens=10)
+    except RanksFailed as failed:
+        expect.fail(rule=rule, case=f"{case}: {failed}", hint=hint)
+    for prompt, tokens, mine in zip(prompts, want, got, strict=True):
+        expect.equal(mine, tokens, rule=rule, case=f"{case}: {prompt!r}", hint=hint)

@@ -312,6 +312,16 @@ def pool_tests(make_manager):
         PARALLEL, ("attention.num_heads // num_ranks, attention.num_kv_heads // num_ranks",
                    "attention.num_heads, attention.num_kv_heads"), ("kind.chunk(num_ranks)[rank]", "kind")),
           status="error"),
+    Wrong("7.8", "passes the parts through common memory", "Two processes share no memory", changed(
+        PARALLEL, ("class MyTensorParallelAttention:", "parts, made = {}, [0, 0]\n\nclass MyTensorParallelAttention:"),
+        ("        self.rank, self.num_ranks = rank, num_ranks", """
+        self.rank, self.num_ranks = rank, num_ranks
+        self.layer, made[rank] = made[rank], made[rank] + 1"""),
+        (REDUCE, """
+        mine = parts.setdefault(self.layer, {})
+        mine[self.rank] = output
+        self.all_reduce(torch.zeros(1))
+        return sum(mine[rank] for rank in sorted(mine))"""))),
     Alternative("7.8", "a module with three matrices", """
 class MyTensorParallelAttention(torch.nn.Module):
     def __init__(self, attention, rank, num_ranks, all_reduce):
