@@ -14,7 +14,8 @@ from minipaged.attention.metadata import AttentionMetadata
 class AttentionBackend(Protocol):
     """Writes to and reads from one layer's paged KV cache.
 
-    ``k_cache`` and ``v_cache`` are ``[num_blocks, block_size, num_kv_heads, head_dim]``, with any strides.
+    ``k_cache`` and ``v_cache`` are ``[num_blocks, block_size, num_kv_heads, head_dim]``, with any strides. A model
+    with a sliding window asks for one method more, ``with_window(window)`` (see ``attention/window.py``).
     """
 
     name: str

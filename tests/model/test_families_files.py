@@ -216,6 +216,15 @@ def test_places_cover_every_row_of_every_parameter_once():
     assert all((count == 1).all() for count in rows.values())
 
 
+def test_progress_bar_where_asked(folder, capsys):
+    load_model(folder)  # not in a terminal
+    assert capsys.readouterr().err == ""
+    load_model(folder, progress=True)
+    assert "Loading" in capsys.readouterr().err
+    load_model(folder, progress=False)
+    assert capsys.readouterr().err == ""
+
+
 MEASURE = """
 import sys
 import minipaged, torch
