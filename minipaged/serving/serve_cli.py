@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         sock = open_socket(args.host, args.port)
         app = create_app(_make_llm(args), config)
+    except KeyboardInterrupt:  # while the model was loading
+        return 130
     except (ValueError, TypeError, ImportError) as error:
         print(f"minipaged serve: {error}", file=sys.stderr)
         return 2

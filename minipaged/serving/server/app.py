@@ -36,7 +36,9 @@ class Server:
             raise ValueError("a server needs a model with a tokenizer, because clients send and read text")
         self.llm, self.config = llm, config
         self.metrics = Metrics(llm.engine, config.model_name)
-        self.engine = EngineThread(llm.engine, config.max_queue, self.metrics.observe)
+        self.engine = EngineThread(
+            llm.engine, config.max_queue, self.metrics.observe, self.metrics.observe_abort
+        )
         self.draining = False
         self.started = int(time())
 

@@ -101,7 +101,8 @@ class Ticket:
 class EngineThread:
     """Runs the engine for as long as there is work, and sleeps when there is none.
 
-    ``on_finished(output)`` is called, on the engine's thread, for each prompt that ended, in whatever way.
+    ``on_finished(output)`` is called, on the engine's thread, for each prompt that ended by itself or by an error, and
+    ``on_aborted()`` for each that was given up.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class EngineThread:
         engine: LLMEngine,
         max_queue: int,
         on_finished: Callable[[RequestOutput], None] = lambda output: None,
+        on_aborted: Callable[[], None] = lambda: None,
     ) -> None:
-        self.engine, self.max_queue, self.on_finished = engine, max_queue, on_finished
+        self.engine, self.max_queue = engine, max_queue
+        self.on_finished, self.on_aborted = on_finished, on_aborted
         self.tickets: set[Ticket] = set()  # the event loop's: the open ones
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._owners: dict[str, Ticket] = {}  # the engine thread's: {request id: who gets its outputs}
@@ -126,15 +129,18 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive() and self.failure is None
+        return self._thread.is_alive() and self.failure is None and not self._stopping
 
     def submit(self, order: Order) -> Ticket:
         """Hand an order over. Raises 503 when there is nobody to take it."""
+        stopped = ApiError(503, "the engine has stopped; see the server's log, and start it again")
         if not self.alive:
-            raise ApiError(503, "the engine has stopped; see the server's log, and start it again")
+            raise stopped
         ticket = Ticket(order)
         self.tickets.add(ticket)
         self._inbox.put(partial(self._add, ticket))
+        if not self.alive:  # it ended in this moment, and may have looked into its inbox for the last time before
+            ticket.fail(stopped)
         return ticket
 
     def close(self, ticket: Ticket) -> None:
@@ -142,6 +148,12 @@ class EngineThread:
         self.tickets.discard(ticket)
         if not ticket.done:
             self._inbox.put(partial(self._abort, ticket))
+
+    def end_tickets(self) -> None:
+        """Tell everybody who still waits that the server ends. From any thread."""
+        error = ApiError(503, "the server is shutting down; the request was ended", headers=RETRY_AFTER)
+        for ticket in list(self.tickets):
+            _call_on(ticket.loop, [partial(ticket.fail, error)])
 
     def stop(self) -> None:
         """Abort all, prove that the pool is whole and empty, end the thread. Waits for it."""
@@ -194,8 +206,8 @@ class EngineThread:
 
     def _abort(self, ticket: Ticket) -> None:
         for request_id in ticket.order.ids:
-            if self._owners.pop(request_id, None) is not None:
-                self.engine.abort(request_id)
+            if self._owners.pop(request_id, None) is not None and self.engine.abort(request_id):
+                self.on_aborted()
 
     def _step(self) -> None:
         try:

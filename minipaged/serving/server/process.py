@@ -10,8 +10,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from minipaged.serving.llm import LLM
-from minipaged.serving.server.engine_thread import RETRY_AFTER
-from minipaged.serving.server.errors import ApiError
 
 LAST_WORDS = 5  # seconds that answers get to reach their clients, once nothing runs any more
 
@@ -56,8 +54,7 @@ class Process(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets=None) -> None:
-        for ticket in list(self.server.engine.tickets):
-            ticket.fail(ApiError(503, "the server is shutting down; the request was ended", headers=RETRY_AFTER))
+        self.server.engine.end_tickets()
         await super().shutdown(sockets)
 
 

@@ -97,6 +97,10 @@ class Metrics:
             self._between.observe(later - earlier)
         self._whole.observe(times.finished - times.arrival)
 
+    def observe_abort(self) -> None:
+        """A prompt was given up: its client has gone."""
+        self._ends.labels(self._model_name, "abort").inc()
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
 import httpx
-import uvicorn
 
 from minipaged.model import load_model
 from minipaged.serving import LLM
-from minipaged.serving.server import ServerConfig, create_app
-from minipaged.serving.server.process import open_socket
+from minipaged.serving.server import ServerConfig, serve_in_background
 
 PROMPT = "The operating system"
 
@@ -33,27 +30,11 @@ def tiny_llm(**kwargs) -> LLM:
 class Running:
     """A running server and a client of it."""
 
-    def __init__(self, llm: LLM, config: ServerConfig) -> None:
-        self.llm = llm
-        self.app = create_app(llm, config)
-        self.server = self.app.state.server
-        self.engine = llm.engine
-        sock = open_socket("127.0.0.1", 0)
-        self.port = sock.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._uvicorn = uvicorn.Server(
-            uvicorn.Config(self.app, log_level="critical", access_log=False, lifespan="on", timeout_graceful_shutdown=2)
-        )
-        self._thread = threading.Thread(target=self._uvicorn.run, args=([sock],), daemon=True)
-        self._thread.start()
-        self.client = httpx.Client(base_url=self.url, timeout=30)
-        wait_until(lambda: self._uvicorn.started)
-
-    def stop(self) -> None:
-        self.client.close()
-        self._uvicorn.should_exit = True
-        self._thread.join(timeout=20)
-        assert not self._thread.is_alive()
+    def __init__(self, llm: LLM, url: str, app) -> None:
+        self.llm, self.engine = llm, llm.engine
+        self.url, self.port = url, int(url.rpartition(":")[2])
+        self.server = app.state.server
+        self.client = httpx.Client(base_url=url, timeout=30)
 
     def complete(self, expected: int = 200, **body) -> dict:
         return self.post("/v1/completions", {"prompt": PROMPT, "temperature": 0} | body, expected)
@@ -91,13 +72,12 @@ class Running:
 
 @contextmanager
 def running(llm: LLM | None = None, **config) -> Iterator[Running]:
-    server = Running(llm or tiny_llm(), ServerConfig(**config))
-    try:
-        yield server
-    finally:
-        server.stop()
-    assert server.server.engine.final_check == ""
-    assert server.server.engine.failure is None
+    """When it ends, the pool must be whole and empty: ``serve_in_background`` raises otherwise."""
+    llm = llm or tiny_llm()
+    with serve_in_background(llm, ServerConfig(**config)) as (url, app):
+        server = Running(llm, url, app)
+        with server.client:
+            yield server
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -53,6 +53,15 @@ def test_every_name_is_there_from_the_start(server) -> None:
     } <= families
 
 
+def test_a_client_that_goes_away_is_counted(server) -> None:
+    asked = {"prompt": [3] * 10, "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with server.client.stream("POST", "/v1/completions", json=asked) as response:
+        pieces = response.iter_bytes()
+        next(pieces)
+    server.assert_empty()
+    assert server.metric("request_success_total", 'finished_reason="abort"') == 1
+
+
 def test_preemptions_are_counted() -> None:
     with running(tiny_llm(num_blocks=4)) as server:
         server.complete(prompt=[3] * 10, max_tokens=50, ignore_eos=True, n=2)
