@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
@@ -37,3 +38,26 @@ class TensorParallelAttention(Protocol):
         (``backend.write``), then read (``backend.attend``), and end with one ``all_reduce``.
         """
         ...
+
+
+OWN_ATTENTION = "tensor_parallel_attention"  # its name among the engine's parts
+
+
+def check_own_attention(own: object) -> type:
+    """Returns the class. Raises TypeError that says what it lacks."""
+    if not isinstance(own, type):
+        raise TypeError(f"parts[{OWN_ATTENTION!r}] is {own!r}; give the class: it is made once a layer and rank")
+    for name, wanted in (("__init__", ("attention", "rank", "num_ranks", "all_reduce")), ("forward", FORWARD)):
+        method = getattr(own, name, None)
+        if method is None:
+            raise TypeError(f"parts[{OWN_ATTENTION!r}]: {own.__name__} lacks {name}; see TensorParallelAttention")
+        try:
+            inspect.signature(method).bind(None, *wanted)
+        except TypeError as error:
+            raise TypeError(
+                f"parts[{OWN_ATTENTION!r}]: {own.__name__}.{name} must take ({', '.join(wanted)}): {error}"
+            ) from error
+    return own
+
+
+FORWARD = tuple(inspect.signature(TensorParallelAttention.forward).parameters)[1:]

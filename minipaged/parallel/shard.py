@@ -21,7 +21,7 @@ from minipaged.model.config import ModelConfig
 from minipaged.model.decoder import Attention, LlamaModel
 from minipaged.model.loader import check_tied, give_memory
 from minipaged.parallel.layout import ParallelLayout
-from minipaged.parallel.protocols import AllReduce
+from minipaged.parallel.protocols import AllReduce, check_own_attention
 
 LOGITS_RANK = 0  # where logits are made and tokens are chosen
 
@@ -68,6 +68,8 @@ def load_shard(
     ``own_attention``: a class with the protocol TensorParallelAttention, for the attention layers.
     Raises CheckpointError as ``load_model`` does, before anything is read.
     """
+    if own_attention is not None:
+        check_own_attention(own_attention)
     files = CheckpointFiles(folder)
     files.check(layout.config)
     with torch.device("meta"):  # sizes only

@@ -19,6 +19,7 @@ BEAT = 0.25  # seconds between two signs of life
 GRACE = 1.0  # seconds in which the program may end by itself, with its own traceback
 SILENCE = 2.5  # after a broken connection: so long without a sign of life means dead
 EXIT_STATUS = 1
+DONE = -1  # in the place of a beat
 STORE_GONE = "the launcher's store is gone: the launcher, or the rank that held it, has ended"
 
 
@@ -74,6 +75,8 @@ class Watch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2 * BEAT)
+        with self._lock:
+            self._store.set(self._key("beat", self.rank), json.dumps([DONE, self._meetings, "its end"]))
 
     # What the program tells
 
@@ -160,8 +163,8 @@ class Watch:
 
     def _silent(self, limit: float) -> RankError | None:
         self._states()
-        for rank, (_, since) in enumerate(self._seen):
-            if rank != self.rank and monotonic() - since > limit:
+        for rank, (beat, since) in enumerate(self._seen):
+            if rank != self.rank and beat != DONE and monotonic() - since > limit:
                 silence = monotonic() - since
                 reason = f"has given no sign of life for {silence:.0f} s: it was killed or stopped"
                 return RankError(rank, f"of {self.num_ranks} {reason}")
