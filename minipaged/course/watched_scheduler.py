@@ -96,7 +96,7 @@ class Watched:
         except Endless:
             self.expect.fail(
                 rule="Every decision comes to an end.",
-                case=f"{self.name}, step {self.step}: {function.__name__} ran {MAX_LINES:,} lines and was broken off",
+                case=f"{self.name}, step {self.step}: {function.__qualname__} was broken off after {MAX_LINES:,} lines",
                 hint="An endless loop: each turn must free blocks, or stop asking. When nobody is left to preempt "
                 "but the one that asks, it gives way itself and the loop ends.",
             )
@@ -210,7 +210,9 @@ def serve(
     """Serve a workload with the learner's scheduler. ``aborts``: step → numbers of the requests to abort before it."""
 
     def make(config: SchedulerConfig, manager: KVCacheManager) -> Watched:
-        return Watched(check_part("scheduler", expect.call(answer, config, manager)), config, manager, expect, name)
+        watched = Watched(None, config, manager, expect, name)
+        watched.inner = check_part("scheduler", watched._call(answer, config, manager))
+        return watched
 
     rule = f"The engine serves {name} with your scheduler."
     hint = "See the Protocol Scheduler in minipaged/serving/protocols.py: what the engine calls, what it reads."

@@ -164,6 +164,14 @@ def chunks(num_prompt_tokens, num_decodes, budget):
     room = budget - num_decodes
     return [min(room, num_prompt_tokens - start) for start in range(0, num_prompt_tokens, room)] if room > 0 else []
 """),
+    Wrong("5.3", "nothing left: loops for ever", "say so instead of looping", """
+def chunks(num_prompt_tokens, num_decodes, budget):
+    pieces = []
+    while num_prompt_tokens > 0:
+        pieces.append(min(budget - num_decodes, num_prompt_tokens))
+        num_prompt_tokens -= pieces[-1]
+    return pieces
+"""),
     Wrong("5.3", "an error without numbers", "say so instead of looping", """
 def chunks(num_prompt_tokens, num_decodes, budget):
     room = budget - num_decodes
