@@ -10,6 +10,7 @@ from minipaged.model import Tokenizer
 from minipaged.serving.outputs import CompletionOutput, RequestOutput
 from minipaged.serving.server.orders import Job
 from minipaged.serving.server.schemas import ChatCompletionRequest
+from minipaged.serving.server.token_bytes import token_bytes
 
 
 class Entry(NamedTuple):
@@ -143,8 +144,8 @@ class ChatAnswer(Answer):
         return self._token(entry.token_id, entry.logprobs[entry.token_id]) | {"top_logprobs": top}
 
     def _token(self, token_id: int, logprob: float) -> dict:
-        text = self.token(token_id)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        as_bytes = list(token_bytes(self.tokenizer, token_id))
+        return {"token": self.token(token_id), "logprob": logprob, "bytes": as_bytes}
 
 
 def make_answer(body, job: Job, model_name: str, tokenizer: Tokenizer) -> Answer:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minipaged.serving import SamplingParams
-from tests.serving.server.helpers import running, text_of, tiny_llm
+from minipaged.serving.server.token_bytes import token_bytes
+from tests.serving.server.helpers import running, text_of, tiny, tiny_llm
 
 CHAT = "/v1/chat/completions"
 QUESTION = {"role": "user", "content": "What is a page table?"}
@@ -61,7 +64,7 @@ def test_log_probabilities(server) -> None:
     entries = server.chat(max_tokens=5, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
     assert len(entries) == 5
     for entry in entries:
-        assert bytes(entry["bytes"]).decode() == entry["token"]
+        assert bytes(entry["bytes"]).decode() == entry["token"]  # whole characters, here
         assert [one["logprob"] for one in entry["top_logprobs"]] == sorted(
             (one["logprob"] for one in entry["top_logprobs"]), reverse=True
         )
@@ -73,6 +76,18 @@ def test_log_probabilities(server) -> None:
     events = server.stream(CHAT, messages=[QUESTION], max_tokens=5, logprobs=True)
     streamed = [e for event in events for c in event["choices"] if c["logprobs"] for e in c["logprobs"]["content"]]
     assert [entry["token"] for entry in streamed] == [entry["token"] for entry in entries]
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_the_bytes_of_its_tokens_are_the_text(text) -> None:
+    _, tokenizer = tiny()
+    pieces = [token_bytes(tokenizer, token) for token in tokenizer.encode(text)]
+    assert b"".join(pieces).decode() == text
+
+
+def test_the_bytes_of_a_special_token() -> None:
+    _, tokenizer = tiny()
+    assert token_bytes(tokenizer, tokenizer.eos_token_id) == tokenizer.eos_token.encode()
 
 
 def test_documented_fields_are_accepted_at_their_default(server) -> None:
