@@ -7,6 +7,7 @@
         kernel[grid](...)
     print(referee.report())
 
+Loads and stores of every kind are watched: through pointers, block pointers and descriptors, and atomic operations.
 It reports reads of memory that nobody wrote, addresses outside every tensor (and does not carry them out, so the
 process lives on), elements written twice, and the bytes moved beside the least possible. Each finding names the line
 of the kernel, the program, the place in the tensor, and for a cache shows a picture of the blocks around it.
@@ -37,7 +38,7 @@ class Finding:
     """One broken rule at one line of the kernel; ``count`` elements, the first of them described by ``where``."""
 
     rule: str
-    kind: str  # "load" or "store"
+    kind: str  # "load", "store" or "atomic"
     file: str
     line: int
     program: tuple[int, int, int]
@@ -168,11 +169,23 @@ class Referee:
         self._builder = builder = interpreter.interpreter_builder
         load, store, launch = builder.create_masked_load, builder.create_masked_store, interpreter.GridExecutor.__call__
 
-        def watched_load(ptrs, mask, other, *rest):
-            return load(ptrs, self._check("load", ptrs, mask), other, *rest)
+        update, exchange = builder.create_atomic_rmw, builder.create_atomic_cas
+
+        def watched_load(ptrs, mask, other, *rest, **named):
+            return load(ptrs, self._check("load", ptrs, mask), other, *rest, **named)
 
         def watched_store(ptrs, value, mask, *rest):
             return store(ptrs, value, self._check("store", ptrs, mask), *rest)
+
+        def watched_update(operation, ptrs, value, mask, *rest):
+            return update(operation, ptrs, value, self._check("atomic", ptrs, mask), *rest)
+
+        def watched_exchange(ptrs, *rest):  # has no mask: what is not carried out goes to a place of its own
+            everywhere = interpreter.TensorHandle(np.ones(ptrs.data.shape, bool), ptrs.dtype)
+            elsewhere = np.zeros(1, np.uint64)
+            allowed = self._check("atomic", ptrs, everywhere).data
+            addresses = np.where(allowed, ptrs.data, np.uint64(elsewhere.ctypes.data))
+            return exchange(interpreter.TensorHandle(addresses, ptrs.dtype), *rest)
 
         def watched_launch(executor, *args, **kwargs):
             for name, argument in [*zip(executor.arg_names, args, strict=False), *kwargs.items()]:
@@ -190,8 +203,10 @@ class Referee:
 
         self._patches = ExitStack()
         for owner, name, replacement in (
-            (builder, "create_masked_load", watched_load),  # create_load and create_store end in these two
+            (builder, "create_masked_load", watched_load),  # all other loads and stores end in these two
             (builder, "create_masked_store", watched_store),
+            (builder, "create_atomic_rmw", watched_update),
+            (builder, "create_atomic_cas", watched_exchange),
             (interpreter.GridExecutor, "__call__", watched_launch),
             (torch, "empty", watched_empty(torch.empty)),
             (torch, "empty_like", watched_empty(torch.empty_like)),
@@ -206,7 +221,8 @@ class Referee:
         return any(w.base <= tensor.data_ptr() < w.end for w in self._tensors)
 
     def _check(self, kind: str, ptrs, mask):
-        """Account for one load or store; returns its mask without the lanes that must not be carried out."""
+        """Account for one access; returns its mask without the lanes that must not be carried out."""
+        from triton.language import int1
         from triton.runtime.interpreter import TensorHandle
 
         # A mask computed with a scalar condition is an array of small integers, which would index instead of select.
@@ -227,19 +243,21 @@ class Referee:
             return mask
         carried_out = np.zeros(ptrs.data.shape, bool)
         carried_out[lanes] = good[inverse.reshape(-1)]
-        return TensorHandle(carried_out, mask.dtype)
+        return TensorHandle(carried_out, int1)
 
     def _account(self, kind: str, tensor: _Watched, addresses: np.ndarray, counts: np.ndarray) -> np.ndarray:
         at, good = tensor.index(addresses)
         at = tuple(c[good] for c in at)
-        total = self._loaded if kind == "load" else self._stored
-        total[tensor.name] = total.get(tensor.name, 0) + int(good.sum()) * tensor.itemsize
+        loads, stores = kind in ("load", "atomic"), kind in ("store", "atomic")
+        for total in [self._loaded] * loads + [self._stored] * stores:
+            total[tensor.name] = total.get(tensor.name, 0) + int(good.sum()) * tensor.itemsize
         self.observe(kind, tensor.name, at, self._builder.grid_idx)
-        if kind == "load":
+        if loads:
             tensor.read[at] = True
             self._find_at("unwritten", kind, tensor, at, ~tensor.written[at])
-        else:
-            self._find_at("twice", kind, tensor, at, (tensor.writer[at] >= 0) | (counts[good] > 1))
+        if stores:
+            if kind == "store":  # atomic operations on one element follow each other, as they are meant to
+                self._find_at("twice", kind, tensor, at, (tensor.writer[at] >= 0) | (counts[good] > 1))
             tensor.writer[at] = self._program_number()
             tensor.written[at] = True
         return good

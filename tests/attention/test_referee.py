@@ -9,7 +9,10 @@ import minipaged  # noqa: F401  decides on Triton's mode before triton is import
 
 pytest.importorskip("triton")
 
-from minipaged.attention.judge import judge_attend, judge_write
+import triton
+import triton.language as tl
+
+from minipaged.attention.judge import fenced, judge_attend, judge_write
 from minipaged.attention.referee import Referee
 from minipaged.attention.triton import launch_kernels
 from tests.attention import seeded_kernels
@@ -116,6 +119,55 @@ def test_double_writes_are_found():
         seeded_kernels.write(key, value, k_cache, v_cache, torch.tensor([5, 5]))
     rules = [finding.rule for finding in referee.report().findings]
     assert rules == ["twice", "twice"]
+
+
+@triton.jit
+def atomic_kernel(total, counter, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
+    tl.atomic_add(total + tl.program_id(0) // 2, 1.0)
+    tl.atomic_add(total + FAR + tl.arange(0, BLOCK), 1.0, mask=tl.arange(0, BLOCK) < n)
+    tl.atomic_cas(counter + FAR, 0, 5)
+
+
+@pytest.mark.parametrize(("far", "rules"), [(0, []), (2**20, ["outside", "outside"])])
+def test_atomic_operations_are_watched(far, rules):
+    total, counter = fenced(torch.zeros(4)), fenced(torch.zeros(1, dtype=torch.int32))
+    with (referee := Referee()):
+        atomic_kernel[(3,)](total, counter, 2, BLOCK=4, FAR=far)
+    report = referee.report()
+    assert [(finding.rule, finding.kind) for finding in report.findings] == [(rule, "atomic") for rule in rules]
+    assert total.tolist() == ([2.0, 1.0, 0.0, 0.0] if far else [5.0, 4.0, 0.0, 0.0])
+    assert counter.tolist() == [0 if far else 5]
+    assert report.loaded["total"] == report.stored["total"] == 4 * (3 if far else 3 + 6)
+
+
+def test_an_atomic_operation_reads_what_it_changes():
+    total = torch.full((4,), 1.0)
+    referee = Referee()
+    referee.watch("total", total, written=False)
+    with referee:
+        atomic_kernel[(1,)](total, torch.zeros(1, dtype=torch.int32), 2, BLOCK=4, FAR=0)
+    assert {finding.rule for finding in referee.report().findings} == {"unwritten"}
+
+
+@triton.jit
+def descriptor_kernel(out, x, n, BLOCK: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, shape=[n, BLOCK], strides=[BLOCK, 1], block_shape=[4, BLOCK])
+    target = tl.make_tensor_descriptor(out, shape=[n, BLOCK], strides=[BLOCK, 1], block_shape=[4, BLOCK])
+    target.store([tl.program_id(0) * 4, 0], source.load([tl.program_id(0) * 4, 0]))
+
+
+@pytest.mark.parametrize(("rows", "rules"), [(6, []), (8, ["unwritten", "outside"])])
+def test_descriptors_are_watched(rows, rules):
+    """With 8 rows said to be there, but 6 of them written, and an output of 6."""
+    x, out = fenced(torch.randn(8, 16)), fenced(torch.zeros(6, 16))
+    written = torch.arange(8) < 6
+    referee = Referee()
+    referee.watch("x", x, written)
+    referee.watch("out", out, written=False)
+    with referee:
+        descriptor_kernel[(2,)](out, x, rows, BLOCK=16)
+    assert [finding.rule for finding in referee.report().findings] == rules
+    assert torch.equal(out, x[:6])
 
 
 def test_a_crash_an_endless_loop_and_an_exception_become_messages():
