@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 BEAT = 0.25  # seconds between two signs of life
@@ -76,7 +79,7 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join(2 * BEAT)
         with self._lock:
-            self._store.set(self._key("beat", self.rank), json.dumps([DONE, self._meetings, "its end"]))
+            self._store.set(self._key("beat", self.rank), json.dumps([DONE, self._meetings, "its end", "", 0]))
 
     # What the program tells
 
@@ -134,20 +137,30 @@ class Watch:
                 self._end(problem)
 
     def _end(self, problem: RankError) -> None:
+        self._kill_if_silent(problem.rank)
         try:
             self._on_end(problem)
         finally:
             sys.stderr.flush()
             os._exit(EXIT_STATUS)  # the main thread waits in an operation that nothing can interrupt
 
+    def _kill_if_silent(self, rank: int | None) -> None:
+        """A stopped rank cannot end itself, and its launcher would wait for it. Only on this machine."""
+        if rank is None or monotonic() - self._seen[rank][1] < self.patience:
+            return
+        with suppress(RuntimeError, OSError):
+            *_, machine, pid = self._states()[rank]
+            if machine == socket.gethostname():
+                os.kill(pid, signal.SIGKILL)
+
     def _tell(self) -> None:
         self._beats += 1
-        state = [self._beats, self._meetings, self._place()]
+        state = [self._beats, self._meetings, self._place(), socket.gethostname(), os.getpid()]
         with self._lock:
             self._store.set(self._key("beat", self.rank), json.dumps(state))
 
-    def _states(self) -> list[tuple[int, int, str]]:
-        """(beat, all-reduces entered, place in the program) of every rank."""
+    def _states(self) -> list[tuple[int, int, str, str, int]]:
+        """(beat, all-reduces entered, place in the program, machine, process id) of every rank."""
         with self._lock:
             found = self._store.multi_get([self._key("beat", rank) for rank in range(self.num_ranks)])
         states = [json.loads(state) for state in found]
