@@ -1,7 +1,7 @@
 """Two ranks side by side in one process, for the exercises of Month 7: each is a thread with its own shards and cache.
 
 What tensor parallelism asks of an attention layer can be seen without a second process: who holds which heads, and
-where the ranks must meet. `two_processes` does the same with real ranks.
+where the ranks must meet. `minipaged.parallel` does the same with real processes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minipaged.course import two_processes, vllm_source
+from minipaged.course import vllm_source
 from minipaged.course.checks.month_7 import COMPUTED, EARLIER, OLD_NAMES, RENAMED
 from minipaged.course.faulty_pools import BUGS, Manager
 from minipaged.course.two_ranks import RankMissing, ThreadGroup
@@ -105,20 +105,6 @@ def test_bytes_per_rank_are_those_of_the_layout_of_real_ranks():
     )  # fmt: skip
     kept = {ranks: ParallelLayout(config, ranks).kv_bytes_per_token(itemsize=2) for ranks in (1, 4, 8, 16)}
     assert kept == {1: 131_072, 4: 32_768, 8: 16_384, 16: 16_384}
-
-
-@pytest.mark.skipif(not two_processes.can_fork(), reason="Python cannot fork here")
-def test_a_rank_that_raises_is_named():
-    class Broken:
-        def __init__(self, attention, rank, num_ranks, all_reduce):
-            if rank == 1:
-                raise ValueError("no heads left")
-
-        def forward(self, hidden, cos, sin, k_cache, v_cache, metadata, backend):
-            return hidden
-
-    with pytest.raises(two_processes.RanksFailed, match="rank 1: ValueError: no heads left"):
-        two_processes.tokens_of_two_processes(Broken, ["A page is"], 2)
 
 
 def test_ranks_meet_in_the_order_of_the_ranks_and_see_the_same_sum():
