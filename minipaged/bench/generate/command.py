@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=5, help="measurements of each row, in alternation (default 5)")
     add("--against", choices=sorted(PEER_SCRIPTS), help="an engine to measure beside")
     add("--python", help="the interpreter in which it is installed (transformers: this one)")
+    add("--block-size", type=int, default=32, help="of the paged engines (default 32: vLLM's CPU attention wants it)")
     add("--json", type=Path, help="write all measurements and the machine to this file")
     return parser
 
@@ -32,7 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 when the table was printed, 2 when an engine could not be measured."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    for name, values in (("batches", args.batches), ("threads", [args.threads]), ("rounds", [args.rounds])):
+    for name, values in (
+        ("batches", args.batches),
+        ("threads", [args.threads]),
+        ("rounds", [args.rounds]),
+        ("block-size", [args.block_size]),
+    ):
         if min(values) < 1:
             parser.error(f"--{name} is {min(values)}; it must be at least 1")
     if args.python and not args.against:
@@ -57,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 threads=args.threads,
                 batches=sorted(set(args.batches)),
                 rounds=args.rounds,
+                block_size=args.block_size,
+                progress=sys.stderr.isatty(),
             )
         except (RuntimeError, ValueError, OSError) as error:
             print(f"minipaged bench generate: {error}", file=sys.stderr)
@@ -67,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from minipaged.bench.command import machine
 
         setting = {"model": args.model, "dtype": args.dtype, "threads": args.threads, "rounds": args.rounds}
+        setting["block_size"] = args.block_size
         lengths = {row: asked["lengths"] for row, asked in rows.items()}
         written = {"machine": machine(), "settings": setting, "lengths": lengths, **results}
         args.json.write_text(json.dumps(written, indent=1) + "\n")

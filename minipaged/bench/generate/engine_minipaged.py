@@ -5,9 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from work import serve, settings
-
-NUM_BLOCKS = 512
+from work import EQUAL_OUTPUT, PROMPT_TOKENS, serve, settings
 
 
 def main() -> None:
@@ -18,11 +16,13 @@ def main() -> None:
     import minipaged
     from minipaged.serving import LLM, SamplingParams
 
+    blocks = -(-(PROMPT_TOKENS + EQUAL_OUTPUT) // given["block_size"])  # of the longest sequence
     llm = LLM(
         given["folder"],
         dtype=getattr(torch, given["dtype"]),
         block_size=given["block_size"],
-        num_blocks=NUM_BLOCKS,
+        num_blocks=given["sequences"] * blocks,
+        max_num_seqs=given["sequences"],
         enable_prefix_caching=False,
     )
 

@@ -25,6 +25,7 @@ def main() -> None:
         dtype=given["dtype"],
         block_size=given["block_size"],
         max_model_len=1024,
+        max_num_seqs=given["sequences"],
         enable_prefix_caching=False,
     )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tqdm import tqdm
+
 from minipaged.bench.generate import work
 from minipaged.bench.generate.limit import head_weights, layer_weights, least_seconds, products
 from minipaged.bench.process import PeerProcess
@@ -29,6 +31,7 @@ def measure(
     rows: Mapping[str, Mapping[str, Any]],
     rounds: int,
     machine_question: Mapping[str, Any],
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Seconds of every row, round and engine, in alternation; each engine does a row once before, unmeasured.
 
@@ -38,17 +41,22 @@ def measure(
     seconds: dict[str, dict[str, list[float]]] = {}
     same: dict[str, dict[str, float]] = {}
     machine = []
+    bar = tqdm(total=len(rows) * (1 + rounds), unit="round", file=sys.stderr, disable=not progress, leave=False)
     for row, asked in rows.items():
+        bar.set_description(row)
         first = {engine.name: engine.ask(json.dumps(asked))["outputs"] for engine in engines}
         ours = first[engines[0].name]
         same[row] = {
             name: sum(a == b for a, b in zip(ours, outputs, strict=True)) / len(ours)
             for name, outputs in list(first.items())[1:]
         }
+        bar.update()
         for _ in range(rounds):
             machine.append(engines[0].ask(json.dumps(machine_question)))
             for engine in engines:
                 seconds.setdefault(row, {}).setdefault(engine.name, []).append(engine.ask(json.dumps(asked))["seconds"])
+            bar.update()
+    bar.close()
     return {"seconds": seconds, "same_tokens": same, "machine_speed": machine}
 
 
@@ -124,11 +132,13 @@ def run(
     batches: Sequence[int],
     rounds: int,
     block_size: int = 32,
+    progress: bool = False,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """(results, rows). Raises OSError or RuntimeError, naming the engine, when one cannot be started or fails."""
     config = ModelConfig.from_folder(folder)
     rows = work.rows(batches, work.PROMPT_TOKENS, config.vocab_size)
     settings = {"folder": str(folder), "dtype": dtype, "threads": threads, "block_size": block_size}
+    settings["sequences"] = max(batches)
     engines: list[PeerProcess] = []
     try:
         for name, interpreter in (("minipaged", sys.executable), (against, python)):
@@ -137,7 +147,7 @@ def run(
                     engines.append(start(name, interpreter, settings))
                 except (OSError, RuntimeError) as error:
                     raise RuntimeError(f"{name} could not be started with {interpreter}: {error}") from error
-        results = measure(engines, rows, rounds, machine_question(config, batches, dtype))
+        results = measure(engines, rows, rounds, machine_question(config, batches, dtype), progress)
     finally:
         for engine in engines:
             engine.close()
