@@ -32,6 +32,11 @@ def render_template(
         )
     except TemplateError as error:
         raise ValueError(f"the chat template refused these messages: {error}") from error
+    except Exception as error:  # a template is a program, and content may be anything: None, a list of parts
+        raise ValueError(
+            f"the chat template cannot take these messages ({type(error).__name__}: {error}). Give each a 'content' of "
+            f"plain text."
+        ) from error
 
 
 class _Generation(Extension):

@@ -10,6 +10,7 @@ from minipaged.model.settings import CheckpointError, positive_int, positive_num
 
 __all__ = ["CheckpointError", "ModelConfig", "read_json"]
 
+LONGEST = 2**24
 _SIZES = {  # our name → the name in config.json; each must be a positive integer
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -105,6 +106,12 @@ class ModelConfig:
         theta, scaling = read_rope(values, sizes["max_position_embeddings"], source)
         if scaling is not None:
             sizes["max_position_embeddings"] = scaling.max_positions(sizes["max_position_embeddings"])
+        longest = sizes["max_position_embeddings"]
+        if longest > LONGEST:
+            raise CheckpointError(
+                f"{source}: sequences of {longest:.4g} tokens are longer than {LONGEST} (2^24), up to which fp32 tells "
+                f"positions apart. Correct max_position_embeddings, or the factor of RoPE."
+            )
         sliding_window, sliding_layers = read_sliding(values, family, num_layers, source)
         ends = _end_tokens(values.get("eos_token_id"), sizes["vocab_size"], source)
         attention_bias = "attention_bias" in family.switches and bool(values.get("attention_bias"))

@@ -49,7 +49,8 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 def read_architecture(values: dict[str, Any], source: str) -> str:
     given = values.get("architectures") or []
-    known = [name for name in given if name in FAMILIES]
+    given = given if isinstance(given, list) else [given]
+    known = [name for name in map(str, given) if name in FAMILIES]
     if not known:
         name = ", ".join(map(str, given)) or f"none given (model_type {values.get('model_type')!r})"
         raise CheckpointError(
@@ -78,7 +79,9 @@ def refuse_unsupported(values: dict[str, Any], family: Family, source: str) -> N
 
 
 def _is_all_full(layer_types: Any) -> bool:
-    return layer_types is None or (isinstance(layer_types, list) and set(layer_types) <= {"full_attention"})
+    return layer_types is None or (
+        isinstance(layer_types, list) and all(kind == "full_attention" for kind in layer_types)
+    )
 
 
 def read_sliding(
@@ -88,10 +91,10 @@ def read_sliding(
     by_layer = "use_sliding_window" in family.switches
     on = "sliding_window" in family.switches and (not by_layer or bool(values.get("use_sliding_window")))
     window = positive_int(values, "sliding_window", source) if on and values["sliding_window"] is not None else None
-    layers = tuple(range(num_layers))
+    layers = range(num_layers)
     if by_layer and values.get("layer_types") is not None:
         kinds = values["layer_types"]
-        if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= set(LAYER_TYPES):
+        if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in LAYER_TYPES for kind in kinds):
             raise CheckpointError(
                 f"{source}: layer_types = {kinds!r}; expected a list of {num_layers} entries (one a layer), each "
                 f"{' or '.join(map(repr, LAYER_TYPES))}."
@@ -107,4 +110,4 @@ def read_sliding(
         if isinstance(first, bool) or not isinstance(first, int) or first < 0:
             raise CheckpointError(f"{source}: max_window_layers = {first!r}; expected a layer's number, from 0 on.")
         layers = layers[first:]
-    return (window, layers) if window is not None and layers else (None, ())
+    return (window, tuple(layers)) if window is not None and layers else (None, ())

@@ -24,10 +24,12 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def positive_int(values: dict[str, Any], key: str, source: str, default: int | None = None) -> int:
-    """An integer above 0; `default` where it is left out or null."""
+    """An integer above 0, and of 31 bits; `default` where it is left out or null."""
     value = default if values.get(key) is None else values[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{source}: {_found(values, key)}; expected a positive integer. Copy config.json again.")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise CheckpointError(
+            f"{source}: {_found(values, key)}; expected a positive integer below 2^31. Copy config.json again."
+        )
     return value
 
 

@@ -54,7 +54,13 @@ class Tokenizer:
         template_file = folder / "chat_template.jinja"
         if template_file.is_file():
             config["chat_template"] = template_file.read_text(encoding="utf-8")
-        return cls(core, _default_template(config.get("chat_template")), **_special_tokens(config))
+        template = _default_template(config.get("chat_template"))
+        if not isinstance(template, str | None):
+            raise CheckpointError(
+                f"{config_file}: chat_template is a {type(template).__name__}; expected a Jinja template, or a list "
+                f"of them with names. Copy the checkpoint again."
+            )
+        return cls(core, template, **_special_tokens(config))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. With a beginning-of-sequence token where the checkpoint's tokenizer.json adds one, but

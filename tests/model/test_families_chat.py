@@ -92,6 +92,21 @@ def test_named_templates(with_bos):
     assert Tokenizer.from_folder(with_bos).apply_chat_template([{"role": "user", "content": "hi"}]) == "hi"
 
 
+@pytest.mark.parametrize("content", [None, [{"type": "text", "text": "hi"}], 7])
+def test_content_that_the_template_cannot_take(content):
+    tokenizer = load_model("tiny")[1]
+    tokenizer.chat_template = "{{ messages[0].content + eos_token }}"
+    with pytest.raises(ValueError, match=r"cannot take these messages \(TypeError.*plain text"):
+        tokenizer.apply_chat_template([{"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize("template", [7, {"default": "x"}])
+def test_template_that_is_none(with_bos, template):
+    (with_bos / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(CheckpointError, match=r"tokenizer_config.json: chat_template is a (int|dict); expected"):
+        Tokenizer.from_folder(with_bos)
+
+
 def test_chat_on_the_command_line(capsys):
     assert main(["generate", "--chat", "What is a block?"]) == 0
     chat = capsys.readouterr().out
