@@ -8,6 +8,7 @@ import minipaged  # noqa: F401  decides on Triton's mode before triton is import
 
 pytest.importorskip("triton")
 
+from minipaged.attention.inspect import Report
 from minipaged.attention.triton.launch_kernels import choose_num_splits
 from minipaged.course import bug_hunt_month_6 as bug_hunt
 from minipaged.course import month_6
@@ -133,3 +134,19 @@ def test_cache_precision():
     assert errors["changed"] == 0
     small = scale_for(truth.k_cache, fp8) / 8
     assert compare(run_with_cache(model, ids, fp8, small, small), truth)["kv"] > 0.3  # large values saturate
+
+
+def test_what_the_compiler_made_as_tables():
+    report = Report("decode", "sm90", 96, 0, 21632, {32: 4, 128: 18}, {"mma.sync.aligned.m16n8k16.row.col.f32": 16}, 0.1)
+    table = month_6.compiler_table([report, report], "the compiler knows", ["nothing", "alignment"])
+    assert [row[0] for row in table.rows] == ["nothing", "alignment"]
+    assert table.rows[0][5:] == ["4 of 32 bits, 18 of 128 bits", "16 mma.sync.aligned.m16n8k16"]
+    text = ".version 8.7\n\tmul.wide.s32 \t%rd1, %r1, %r2;  // a.py:3\n\tmul.wide.s32 \t%rd2, %r1, %r3;\n"
+    table = month_6.ptx_table(text, {"product": "mul.wide.s32", "matrix": "mma.sync", "directive": ".version"})
+    assert table.rows[0] == ["product", "2", "`mul.wide.s32 %rd1, %r1, %r2;`"]
+    assert [row[1] for row in table.rows[1:]] == ["0", "0"]
+
+
+def test_no_gpu_is_said(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert month_6.gpu_table().startswith("No GPU on this machine")
