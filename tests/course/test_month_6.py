@@ -137,7 +137,9 @@ def test_cache_precision():
 
 
 def test_what_the_compiler_made_as_tables():
-    report = Report("decode", "sm90", 96, 0, 21632, {32: 4, 128: 18}, {"mma.sync.aligned.m16n8k16.row.col.f32": 16}, 0.1)
+    report = Report(
+        "decode", "sm90", 96, 0, 21632, {32: 4, 128: 18}, {"mma.sync.aligned.m16n8k16.row.col.f32": 16}, 0.1
+    )
     table = month_6.compiler_table([report, report], "the compiler knows", ["nothing", "alignment"])
     assert [row[0] for row in table.rows] == ["nothing", "alignment"]
     assert table.rows[0][5:] == ["4 of 32 bits, 18 of 128 bits", "16 mma.sync.aligned.m16n8k16"]
