@@ -1,5 +1,7 @@
 """Month 7's exercises: the data about vLLM, and the seeded bugs that grade a learner's tests."""
 
+import importlib.metadata
+import importlib.util
 import json
 from pathlib import Path
 
@@ -134,3 +136,11 @@ def test_a_rank_that_does_not_come_and_one_that_fails_end_the_run():
     with pytest.raises(ValueError, match="rank 0 is gone"):
         group.run(failing)
     assert group.run(lambda rank: reduce[rank](torch.ones(1)).item()) == [2.0, 2.0]  # whole again afterwards
+
+
+def test_the_data_agree_with_the_installed_vllm_or_it_is_said_that_there_is_none(capsys):
+    if importlib.util.find_spec("vllm") is None:
+        assert vllm_source.main([]) == 2
+        assert "give the folder of its source" in capsys.readouterr().out
+    elif importlib.metadata.version("vllm").startswith("0.32."):
+        assert vllm_source.main([]) == 0, capsys.readouterr().out

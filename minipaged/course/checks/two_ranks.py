@@ -16,7 +16,7 @@ from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.storage import KVCacheStorage
 from minipaged.parallel.portable import portable
 
-SUM = "Each rank holds only part of the sum: its heads times its columns of W_O. "
+SUM = "Each rank holds only part of the sum: its heads times its columns of W_O."
 
 
 @exercise(
@@ -134,9 +134,9 @@ def _sum_hint(got: Any, parts: list[Tensor]) -> str:
     if not isinstance(got, Tensor) or got.shape != total.shape:
         return f"One tensor of shape {tuple(total.shape)}: [tokens, hidden]."
     if len(parts) > 1 and any(torch.allclose(got, part, atol=1e-4) for part in parts):
-        return SUM + "Add the parts of all ranks: that is the all-reduce."
+        return SUM + " Add the parts of all ranks: that is the all-reduce."
     if torch.allclose(got * len(parts), total, atol=1e-4):
-        return SUM + "A sum, not a mean."
+        return SUM + " A sum, not a mean."
     return (
         "Query heads, KV heads and columns of W_O are cut in the same places: rank r has the r-th part of each. " + SUM
     )
@@ -233,7 +233,7 @@ def _check_texts(answer: type, expect: Expect) -> None:
             rule="The engine runs on two ranks.", hint="What does forward get, and what must it return?"
         ):
             results.append([out.outputs[0].token_ids for out in llm.generate(prompts, SamplingParams(max_tokens=10))])
-    hint = SUM + "And each rank reads its own cache, at the slots of the one block table."
+    hint = SUM + " And each rank reads its own cache, at the slots of the one block table."
     for prompt, want, got in zip(prompts, *results, strict=True):
         expect.equal(got, want, rule="Two ranks give the tokens of one.", case=repr(prompt), hint=hint)
     expect.equal(
