@@ -111,6 +111,8 @@ def table(results: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> 
         f"limit: weights read once a step at {bandwidth / 1e9:.1f} GB/s (copy), products at {rate / 1e9:.1f} GFLOP/s, "
         "both measured in this run",
     ]
+    if names[1:]:
+        lines.append("ratio: the peer's time over ours, pair by pair; above 1, minipaged is faster")
     for name in names[1:]:
         equal = [results["same_tokens"][row][name] for row in results["seconds"]]
         lines.append(f"requests with the same tokens from {name}: {100 * sum(equal) / len(equal):.0f} %")

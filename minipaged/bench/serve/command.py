@@ -43,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--slo-ttft-ms", type=float, help="goodput counts requests whose time to first token is at most this")
     add("--slo-tpot-ms", type=float, help="… and whose time per output token is")
     add("--slo-e2el-ms", type=float, help="… and whose whole latency is")
-    add("--metrics-interval", type=float, default=0.2, help="seconds between looks at /metrics (default 0.2; 0: never)")
+    add("--metrics-interval", type=float, default=0.1, help="seconds between looks at /metrics (default 0.1; 0: never)")
     add("--json", type=Path, metavar="OUT.json", help="write settings, summary, every request and sample to this file")
     add("--picture", type=Path, metavar="OUT.png", help="draw the run over time")
     add("--no-progress", action="store_true", help="no progress bar (there is none without a terminal, either)")

@@ -85,7 +85,7 @@ class Summary:
     prefix_hit_rate: float | None
     prefill_tokens: int | None  # prompt tokens that the server had to compute
     preemptions: int | None
-    metrics_samples: int
+    usage_samples: int  # looks at the KV usage during the run: with a few, the peak may lie between them
     client_busy: float | None = None  # part of the time that the client's thread computed, 0 to 1
 
 
@@ -138,7 +138,7 @@ def summarise(
         prefix_hit_rate=hit_rate,
         prefill_tokens=prefill,
         preemptions=None if preemptions is None else round(preemptions),
-        metrics_samples=len(samples),
+        usage_samples=len(within),
         client_busy=None if client_seconds is None else client_seconds / duration,
     )
 

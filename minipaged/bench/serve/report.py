@@ -29,6 +29,10 @@ def milliseconds(value: float | None) -> str:
     return "—" if value is None else f"{value:,.2f}"
 
 
+def looks(summary: Summary) -> str:
+    return "1 sample" if summary.usage_samples == 1 else f"{summary.usage_samples} samples"
+
+
 def table(result: ServeResult) -> str:
     """What was sent, throughput, latencies, what the server says of its cache, and every kind of failure."""
     summary, server = result.summary, result.server
@@ -53,7 +57,7 @@ def table(result: ServeResult) -> str:
         lines.append(f"{name:<28}" + "".join(f"{milliseconds(value):>12}" for value in values))
     usage = NOT_REPORTED
     if summary.mean_kv_usage is not None:
-        usage = f"{percent(summary.mean_kv_usage)} mean, {percent(summary.peak_kv_usage)} peak"
+        usage = f"{percent(summary.mean_kv_usage)} mean, {percent(summary.peak_kv_usage)} peak ({looks(summary)})"
     lines += [
         "",
         f"{'KV usage':<28}{usage}",

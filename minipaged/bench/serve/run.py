@@ -85,7 +85,7 @@ def run_workload(
     slo: Slo | None = None,
     token_ids: Sequence[int] = TOKEN_IDS,
     timeout: float = 600.0,
-    metrics_interval: float = 0.2,
+    metrics_interval: float = 0.1,
     progress: bool = False,
 ) -> ServeResult:
     """Send a workload to an OpenAI-compatible server and measure what comes back; see `make_plan` for the workload.

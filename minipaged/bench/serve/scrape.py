@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from dataclasses import dataclass
 
@@ -12,7 +13,12 @@ from minipaged.bench.serve.client import Clock
 
 NAMES: dict[str, tuple[str, ...]] = {
     # vLLM 0.32, vllm/v1/metrics/loggers.py; minipaged uses the same names with its own prefix
-    "usage": ("vllm:kv_cache_usage_perc", "minipaged:kv_cache_usage_perc", "sglang:token_usage"),
+    "usage": (
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",  # its older name
+        "minipaged:kv_cache_usage_perc",
+        "sglang:token_usage",
+    ),
     "running": ("vllm:num_requests_running", "minipaged:num_requests_running", "sglang:num_running_reqs"),
     "waiting": ("vllm:num_requests_waiting", "minipaged:num_requests_waiting", "sglang:num_queue_reqs"),
     "prefix_queries": (  # in tokens
@@ -54,9 +60,11 @@ def parse_metrics(text: str, time: float) -> MetricsSample:
     for line in text.splitlines():
         if found := _SAMPLE.match(line):
             try:
-                values.setdefault(found[1], []).append(float(found[2]))
+                value = float(found[2])
             except ValueError:  # a line that is no sample after all
                 continue
+            if math.isfinite(value):  # Prometheus knows NaN for "no value yet"
+                values.setdefault(found[1], []).append(value)
     fields = {}
     for field, names in NAMES.items():
         there = next((values[name] for name in names if name in values), None)
