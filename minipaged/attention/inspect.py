@@ -124,7 +124,8 @@ def _compile(kernel: str, target: str, shape: Shape, text: str) -> Report:
 
     fn, constants = _kernel_and_constants(kernel, shape)
     signature, constants = _signature(fn, constants, shape)
-    warps = launch_kernels.PREFILL_WARPS if kernel == "prefill" else launch_kernels.decode_warps(_itemsize(shape))
+    rows = constants.get("ROWS", 0)
+    warps = launch_kernels.PREFILL_WARPS if kernel == "prefill" else launch_kernels.decode_warps(_itemsize(shape), rows)
     return compile_function(kernel, fn, signature, constants, target, warps, text)
 
 

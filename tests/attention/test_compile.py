@@ -16,12 +16,15 @@ OTHERS = {
     "all options, blocks of 1": Shape(head_dim=96, block_size=1, window=True, soft_cap=True, alibi=True, sinks=True),
 }
 
+WIDE = Shape(group=64, num_kv_heads=1, window=True, soft_cap=True, alibi=True, sinks=True)  # MQA: 64 rows a program
+
 
 @pytest.fixture(scope="module")
 def all_reports():
     """All kernels for all targets, and one target each for the other shapes: in one process, which starts once."""
     jobs = [(kernel, target, Shape()) for kernel in KERNELS for target in TARGETS]
     jobs += [(k, t, s) for t, s in zip(TARGETS, OTHERS.values(), strict=True) for k in ("decode", "prefill")]
+    jobs += [(kernel, target, WIDE) for kernel in ("decode", "split") for target in ("sm80", "sm100")]
     return inspect_jobs(jobs)
 
 

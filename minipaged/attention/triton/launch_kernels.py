@@ -34,9 +34,10 @@ def interpreted() -> bool:
     return knobs.runtime.interpret
 
 
-def decode_warps(itemsize: int) -> int:
-    """Float32 has no matrix instructions on NVIDIA: twice the warps hold what would spill from the registers."""
-    return 4 if itemsize < 4 else 8
+def decode_warps(itemsize: int, rows: int) -> int:
+    """Twice the warps hold what would spill from the registers: float32 has no matrix instructions on NVIDIA, and a
+    group of 64 query heads (multi-query attention) has four times the rows of a small one."""
+    return 4 if itemsize < 4 and rows < 64 else 8
 
 
 def gpu_query_tile(group_pad: int, itemsize: int) -> int:
@@ -129,7 +130,7 @@ def decode(
             out_stride_token=out.stride(0), out_stride_head=out.stride(1), lse_stride_token=lse.stride(0),
             q_stride_token=query.stride(0), q_stride_head=query.stride(1),
             **_cache_strides(k_cache, v_cache), tables_stride=tables.stride(0),
-            ROWS=rows, num_warps=decode_warps(query.element_size()), **common,
+            ROWS=rows, num_warps=decode_warps(query.element_size(), rows), **common,
         )  # fmt: skip
     return out.to(query.dtype), lse
 
@@ -189,7 +190,7 @@ def _split_decode(
         _or_dummy(options.alibi_slopes, lse), num_splits=num_splits, **strides,
         q_stride_token=query.stride(0), q_stride_head=query.stride(1), **_cache_strides(k_cache, v_cache),
         tables_stride=tables.stride(0),
-        ROWS=rows, num_warps=decode_warps(query.element_size()), **common,
+        ROWS=rows, num_warps=decode_warps(query.element_size(), rows), **common,
     )  # fmt: skip
     merge_kernel[(num_seqs, num_heads)](
         out, lse, parts, part_lses, _or_dummy(options.sinks, lse), num_splits,
