@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -15,6 +16,7 @@ from minipaged.serving.sampling import check_int, check_number
 from minipaged.serving.server.errors import ApiError, bad_request, from_validation
 
 Body = TypeVar("Body", bound=BaseModel)
+BODY_SECONDS = 60  # that a body may take to arrive
 MAX_CHOICES = 1024  # texts that one request may ask for: its prompts times n
 
 
@@ -88,10 +90,14 @@ async def _read(request: Request, max_body: int) -> bytes:
         raise _too_large(f"{announced} bytes", max_body)
     body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_body:
-                raise _too_large(f"more than {max_body} bytes", max_body)
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_body:
+                    raise _too_large(f"more than {max_body} bytes", max_body)
+    except TimeoutError:
+        message = f"the body did not arrive within {BODY_SECONDS} seconds; send it faster, or less at a time"
+        raise ApiError(408, message, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         raise bad_request("the body ended early") from None
     return bytes(body)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from minipaged.serving.server import ServerConfig, create_app
+from minipaged.serving.server import ServerConfig, create_app, limits
 from tests.serving.helpers import make_llm
 from tests.serving.server.helpers import PROMPT, running, tiny_llm, wait_until
 
@@ -66,6 +67,16 @@ def test_while_it_drains_new_requests_get_503_and_running_ones_finish() -> None:
             assert other.get("/metrics").status_code == 200
         asking.join()
         assert answers[0]["usage"]["completion_tokens"] == 300
+
+
+def test_a_body_that_never_ends_is_not_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.1)
+    with running() as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        head = ("POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 100")
+        sock.sendall("\r\n".join(head).encode() + b'\r\n\r\n{"prompt"')
+        answer = b"".join(iter(lambda: sock.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"error"' in answer
 
 
 @pytest.mark.parametrize(
