@@ -18,6 +18,7 @@ FLOORS = (
     "os_paging",
     "kv_cache",
     "workloads",
+    "scraping",
     "fragmentation",
     "attention",
     "model",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from minipaged.course.canvas import SERIES, WIDTH, Canvas, new_axes, picture
 
 if TYPE_CHECKING:
-    from minipaged.bench.serve.scrape import MetricsSample
+    from minipaged.scraping import MetricsSample
 
 
 @picture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from minipaged.bench.serve.scrape import MetricsSample, parse_metrics
 from minipaged.course.month_5 import CountdownModel
+from minipaged.scraping import MetricsSample, parse_metrics
 from minipaged.serving import LLM, SamplingParams
 
 Source = Callable[[float], MetricsSample]  # from a time to what is seen at that time

@@ -15,7 +15,7 @@ from time import monotonic, perf_counter, sleep
 
 import httpx
 
-from minipaged.bench.serve.scrape import MetricsSample, parse_metrics
+from minipaged.scraping import MetricsSample, parse_metrics
 
 READY = " serves "
 START_SECONDS = 100

@@ -16,8 +16,8 @@ from minipaged.course.month_5 import Schedule
 from minipaged.course.widgets import Stepper, _Pictured
 
 if TYPE_CHECKING:
-    from minipaged.bench.serve.scrape import MetricsSample
     from minipaged.course.month_5_dashboard import Source
+    from minipaged.scraping import MetricsSample
 
 
 def schedule_stepper(schedule: Schedule, title: str = "") -> Stepper:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from minipaged.bench.serve.client import RequestRecord
-from minipaged.bench.serve.scrape import MetricsSample
+from minipaged.scraping import MetricsSample
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from minipaged.bench.serve.client import Clock, CompletionsClient, RequestRecord
 from minipaged.bench.serve.metrics import Slo, Summary, summarise
 from minipaged.bench.serve.plan import TOKEN_IDS, Plan, PlannedRequest, make_plan
 from minipaged.bench.serve.report import table
-from minipaged.bench.serve.scrape import BEFORE, MetricsSample, Scraper
+from minipaged.bench.serve.scrape import BEFORE, Scraper
 from minipaged.bench.serve.server import Server, check_lengths, clean_base_url, look_at, open_client
 from minipaged.os_paging.errors import require_whole
+from minipaged.scraping import MetricsSample
 from minipaged.workloads import Workload
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from minipaged.bench.serve.client import RequestRecord
 from minipaged.bench.serve.metrics import Slo, Spread, summarise
 from minipaged.bench.serve.report import remarks
-from minipaged.bench.serve.scrape import BEFORE, MetricsSample
+from minipaged.bench.serve.scrape import BEFORE
+from minipaged.scraping import MetricsSample
 
 
 def record(index: int = 0, sent: float = 0.0, times: tuple[float, ...] = (), **more) -> RequestRecord:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minipaged.bench.serve.scrape import MetricsSample, parse_metrics
+from minipaged.scraping import MetricsSample, parse_metrics
 
 VLLM = """# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
 # TYPE vllm:kv_cache_usage_perc gauge
