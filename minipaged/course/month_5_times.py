@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 from minipaged.serving import LLM, SamplingParams
@@ -24,13 +24,23 @@ def _engine(model: Model, **options) -> LLM:
     return LLM(model, enable_prefix_caching=False, attention="auto", **options)
 
 
-def decode_step_ms(model: Model, num_requests: int, context: int = 64, steps: int = 12) -> float:
-    """Measured: median milliseconds of a step in which so many requests decode one token each."""
-    llm = _engine(model, num_blocks=num_requests * (context + 2 * steps) // 16 + num_requests)
-    prompts = [_prompt(context, seed) for seed in range(num_requests)]
-    llm.generate(prompts, SamplingParams(max_tokens=steps, ignore_eos=True))
-    times = [step.total_time for step in llm.stats.history if step.num_tokens == num_requests]
-    return 1000 * statistics.median(times[2:])
+def decode_step_ms(
+    model: Model, counts: Sequence[int], context: int = 32, steps: int = 8, rounds: int = 4
+) -> list[float]:
+    """Measured: milliseconds of a step in which so many requests decode one token each, for every count the fastest.
+
+    The counts take turns, so that a busy moment of the machine hits all of them.
+    """
+    llms = [_engine(model, num_blocks=n * (context + 2 * steps) // 16 + n) for n in counts]
+    params = SamplingParams(max_tokens=steps, ignore_eos=True)
+    for _ in range(rounds):
+        for llm, count in zip(llms, counts, strict=True):
+            llm.generate([_prompt(context, seed) for seed in range(count)], params)
+    histories = [
+        [step.total_time for step in llm.stats.history if step.num_tokens == n]
+        for llm, n in zip(llms, counts, strict=True)
+    ]
+    return [1000 * min(times) for times in histories]
 
 
 def prefill_ms(model: Model, lengths: Sequence[int], rounds: int = 3) -> float:
@@ -44,13 +54,20 @@ def prefill_ms(model: Model, lengths: Sequence[int], rounds: int = 3) -> float:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A long prompt arrives while others decode. The first two figures are counted, the times are measured."""
+    """A long prompt arrives while others decode. The first two figures are counted, the times are measured: of some
+    rounds, the best of each."""
 
     steps_to_first_token: int
     most_tokens_in_a_step: int
     ttft_ms: float
     median_gap_ms: float  # of the others, before it came
     longest_gap_ms: float  # of the others, after it came
+
+
+def newcomers(model: Model, budgets: Sequence[int], rounds: int = 3) -> list[Newcomer]:
+    """The same arrival under each token budget. The budgets take turns, so that a busy moment hits all of them."""
+    seen = [[newcomer(model, budget) for budget in budgets] for _ in range(rounds)]
+    return [Newcomer(*map(min, zip(*map(astuple, runs), strict=True))) for runs in zip(*seen, strict=True)]
 
 
 def newcomer(model: Model, budget: int, prompt_tokens: int = 1500, others: int = 8) -> Newcomer:
