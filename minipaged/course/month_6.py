@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from minipaged.attention import paged_attention
+from minipaged.attention.bench import bench_attention
 from minipaged.attention.inspect import Report
 from minipaged.attention.judge import Case, make_case
 from minipaged.attention.referee import Referee
@@ -187,6 +190,24 @@ def ptx_table(text: str, wanted: Mapping[str, str]) -> Table:
     return Table(["what", "times", "first line"], rows)
 
 
+def paging_costs(repeats: int = 12) -> Table:
+    """Decode on this CPU, one thread: in place and with a gather, beside contiguous attention; and a ragged batch.
+
+    In a process of its own: a notebook's has a past, and fresh memory costs a copy more there.
+    """
+    equal = [("8q1s1k", 8, 2, 64), ("32q1s256", 8, 2, 64)]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        measured = pool.submit(bench_attention, equal, ["cpu", "gather"], repeats=repeats).result()
+        ragged = [("28q1s64_4q1s1600", 8, 2, 64)]
+        measured += pool.submit(bench_attention, ragged, ["cpu"], baseline="padded", repeats=repeats).result()
+    rows = [
+        [r.work, "in place" if r.candidate == "cpu" else r.candidate, f"{r.ms:.2f}",
+         f"{r.baseline_ms:.2f}" + " (padded)" * (r.baseline == "padded"), f"{r.ratio:.2f}"]
+        for r in measured
+    ]  # fmt: skip
+    return Table(["work", "paged", "ms", "contiguous, ms", "ratio"], rows)
+
+
 def gpu_table(repeats: int = 30) -> str:
     """What ``minipaged bench attention --device cuda`` prints, where there is a GPU; else that there is none.
 
@@ -213,6 +234,7 @@ __all__ = [
     "intensity",
     "kv_bytes",
     "paged_batch",
+    "paging_costs",
     "program_viewer",
     "ptx_table",
     "run",
