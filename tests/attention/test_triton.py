@@ -29,7 +29,28 @@ OPTIONS = {
 
 
 @st.composite
+def options_for(draw, heads: int):
+    """Each option on or off, by itself or with others; the scales are those of an fp8 cache."""
+    by_head = st.lists(st.floats(-2, 2, width=32), min_size=heads, max_size=heads).map(torch.tensor)
+    scales = st.sampled_from([1.0, 0.25, 0.04])
+    return AttentionOptions(
+        k_scale=draw(scales), v_scale=draw(scales), soft_cap=draw(st.sampled_from([None, 1.0, 5.0])),
+        alibi_slopes=draw(st.none() | by_head), sliding_window=draw(st.none() | st.integers(1, 45)),
+        sinks=draw(st.none() | by_head),
+    )  # fmt: skip
+
+
+@st.composite
 def batches(draw, decode: bool):
+    return draw_batch(draw, decode)
+
+
+@st.composite
+def batches_with_options(draw, decode: bool):
+    return draw_batch(draw, decode, with_options=True)
+
+
+def draw_batch(draw, decode: bool, with_options: bool = False):
     block_size = draw(st.sampled_from([1, 2, 5, 16]))
     edges = [1, max(1, block_size - 1), block_size, block_size + 1]
     seq_lens = draw(st.lists(st.one_of(st.sampled_from(edges), st.integers(1, 40)), min_size=1, max_size=4))
@@ -37,10 +58,14 @@ def batches(draw, decode: bool):
     heads, kv_heads = draw(st.sampled_from([(2, 2), (4, 1), (4, 2), (7, 1), (6, 2)]))
     dtype = draw(st.sampled_from(list(TOLERANCE)))
     head_dim = draw(st.sampled_from([32, 64, 80, 96, 128, 256]))
-    return make_batch(
+    options = draw(options_for(heads)) if with_options else AttentionOptions()
+    scaled = (options.k_scale, options.v_scale) != (1.0, 1.0)
+    fp8 = draw(st.sampled_from([torch.float8_e4m3fn, torch.float8_e5m2])) if scaled else None
+    batch = make_batch(
         seq_lens, query_lens, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size,
-        dtype=dtype, seed=draw(st.integers(0, 1000)),
+        dtype=dtype, cache_dtype=fp8, options=options, seed=draw(st.integers(0, 1000)),
     )  # fmt: skip
+    return (batch, options) if with_options else batch
 
 
 def check(got, batch, options=None):
@@ -64,6 +89,20 @@ def test_decode(batch, num_splits):
 @given(batch=batches(decode=False))
 def test_prefill_chunks_and_decode_mixed(batch):
     check(run(launch_kernels.prefill, batch), batch)
+
+
+@settings(max_examples=10, deadline=None)
+@given(drawn=batches_with_options(decode=True), num_splits=st.sampled_from([1, 2, 3, 7]))
+def test_decode_with_options_and_splits(drawn, num_splits):
+    batch, options = drawn
+    check(run(launch_kernels.decode, batch, options, num_splits=num_splits), batch, options)
+
+
+@settings(max_examples=10, deadline=None)
+@given(drawn=batches_with_options(decode=False))
+def test_prefill_with_options(drawn):
+    batch, options = drawn
+    check(run(launch_kernels.prefill, batch, options), batch, options)
 
 
 @pytest.mark.parametrize("num_splits", [2, 3, 7, 64])
