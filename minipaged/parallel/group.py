@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -88,38 +88,61 @@ class RankGroup:
             raise self._watch.who_broke(error) from error
 
 
+class Place(NamedTuple):
+    """Where a rank computes, and how partial sums travel."""
+
+    device: torch.device
+    backend: str  # of torch.distributed
+
+
+ON_CPU = Place(torch.device("cpu"), "gloo")
+
+
+def place_of(device: str, local_rank: int) -> Place:
+    """ "cpu": gloo. "cuda": a GPU for each rank of this machine, and NCCL. "cuda:0": all ranks share this GPU.
+
+    NCCL refuses two ranks on one GPU, so there gloo adds up, through host memory: slow, but it shows the same.
+    Raises ValueError for a GPU that is not there.
+    """
+    wanted = torch.device(device)
+    if wanted.type == "cpu":
+        return ON_CPU
+    index, found = local_rank if wanted.index is None else wanted.index, torch.cuda.device_count()
+    if index >= found:
+        raise ValueError(
+            f"rank {local_rank} of this machine needs GPU {index}, but there are {found}: start fewer ranks, or let "
+            'all of them share one with device "cuda:0"'
+        )
+    torch.cuda.set_device(index)
+    return Place(torch.device("cuda", index), "nccl" if wanted.index is None else "gloo")
+
+
 def join(
     rank: int,
     num_ranks: int,
     store: dist.Store,
-    device: str | torch.device = "cpu",
+    place: Place = ON_CPU,
     patience: float = PATIENCE,
     on_end: Callable[[RankError], None] | None = None,
     local: bool = True,
 ) -> RankGroup:
     """Meet the other ranks over a store that all reach. `local`: all are on this machine, so gloo does not leave it."""
     if num_ranks == 1:
-        return RankGroup(device=device)
+        return RankGroup(device=place.device)
     if local:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
-    on_gpu = torch.device(device).type == "cuda"
     watch = Watch(store.clone(), rank, num_ranks, patience, on_end)
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        store=dist.PrefixStore("minipaged/data", store),
-        rank=rank,
-        world_size=num_ranks,
-        timeout=JOINING,
-    )
+    meeting = dist.PrefixStore("minipaged/data", store)
+    dist.init_process_group(place.backend, store=meeting, rank=rank, world_size=num_ranks, timeout=JOINING)
     control = dist.new_group(backend="gloo", timeout=IDLE)
     watch.start()
-    return RankGroup(rank, num_ranks, device, watch, control)
+    return RankGroup(rank, num_ranks, place.device, watch, control)
 
 
 def join_from_torchrun(device: str = "cpu", patience: float = PATIENCE) -> RankGroup:
-    """Meet the ranks that torchrun started. With device "cuda" each takes the GPU of its local rank.
+    """Meet the ranks that torchrun started, with a device as in `place_of`.
 
-    Raises ValueError where torchrun did not start this process, or a rank has no GPU of its own.
+    Raises ValueError where torchrun did not start this process, or a rank's GPU is not there.
     """
     if "RANK" not in os.environ:
         raise ValueError(
@@ -127,17 +150,12 @@ def join_from_torchrun(device: str = "cpu", patience: float = PATIENCE) -> RankG
             '`torchrun --nproc-per-node 2 -m minipaged.parallel.generate "Four score and seven"`'
         )
     rank, num_ranks, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    if torch.device(device).type == "cuda":
-        found = torch.cuda.device_count()
-        if local_rank >= found:
-            raise ValueError(f"rank {rank} needs GPU {local_rank}, but this machine has {found}; start fewer ranks")
-        device = f"cuda:{local_rank}"
-        torch.cuda.set_device(local_rank)
+    place = place_of(device, local_rank)
     if num_ranks == 1:
-        return RankGroup(device=device)
+        return RankGroup(device=place.device)
     store, rank, num_ranks = next(dist.rendezvous("env://", timeout=JOINING))
     local = os.environ.get("LOCAL_WORLD_SIZE") == str(num_ranks)
-    return join(rank, num_ranks, store, device, patience, local=local)
+    return join(rank, num_ranks, store, place, patience, local=local)
 
 
 def _loopback() -> str:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from minipaged.parallel.group import JOINING, PATIENCE, RankGroup, join
+from minipaged.parallel.group import JOINING, PATIENCE, RankGroup, join, place_of
 from minipaged.parallel.layout import ParallelSizeError
 from minipaged.parallel.portable import portable, unpacked
 from minipaged.parallel.watch import GRACE, RankError
@@ -44,7 +44,7 @@ def run_ranks(
     Args:
         function: gets its rank's RankGroup. It may be defined in a notebook cell: its source goes to the ranks, as does
             that of functions and classes among the arguments. Anything else, and the results, must be picklable.
-        device: "cpu", or "cuda": rank r takes GPU r.
+        device: "cpu"; "cuda": rank r takes GPU r; "cuda:0": all ranks share this GPU.
         patience: seconds that the others wait for a rank in an all-reduce, or for its sign of life.
         timeout: seconds for all of it; None: no limit.
         start: "spawn", a fresh Python each (seconds, for importing torch), or "fork", a copy of this one: at once, but
@@ -55,8 +55,6 @@ def run_ranks(
     """
     if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
         raise ParallelSizeError(f"num_ranks is {num_ranks!r}; give a whole number of ranks, 1 or more")
-    if device != "cpu" and torch.cuda.device_count() < num_ranks:
-        raise ValueError(f"{num_ranks} ranks need {num_ranks} GPUs; this machine has {torch.cuda.device_count()}")
     work = portable(function), [portable(one) for one in args], portable(kwargs)
     context = multiprocessing.get_context(start)
     threads = max(1, torch.get_num_threads() // num_ranks)
@@ -65,8 +63,8 @@ def run_ranks(
     try:
         for rank in range(num_ranks):
             mine, theirs = context.Pipe(duplex=False)
-            place = (rank, num_ranks, port, device, patience, threads)
-            process = context.Process(target=_run_rank, args=(place, theirs, *work), daemon=True, name=f"rank {rank}")
+            who = (rank, num_ranks, port, device, patience, threads)
+            process = context.Process(target=_run_rank, args=(who, theirs, *work), daemon=True, name=f"rank {rank}")
             process.start()
             theirs.close()
             ranks.append((process, mine))
@@ -136,8 +134,8 @@ class _Report(RankError):
 
 
 def _best(reports: list[_Report]) -> RankError:
-    """The report that says most: of the rank itself, else one that names a rank."""
-    best = min(reports, key=lambda report: (not report.is_cause, report.rank is None))
+    """The report that says most: one with a traceback, else the first that names a rank."""
+    best = min(reports, key=lambda report: (not report.text, report.rank is None))
     error = RankError(best.rank, best.reason)
     if best.text:
         error.add_note(f"On rank {best.rank}:\n{best.text}")
@@ -152,19 +150,17 @@ def _how_it_ended(process: Any, num_ranks: int) -> str:
     return f"of {num_ranks} ended without a result (exit status {code})"
 
 
-def _run_rank(place: tuple, connection: Connection, function: Any, args: list, kwargs: dict) -> None:
+def _run_rank(who: tuple, connection: Connection, function: Any, args: list, kwargs: dict) -> None:
     """The main program of a rank."""
-    rank, num_ranks, port, device, patience, threads = place
+    rank, num_ranks, port, device, patience, threads = who
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the ranks
     torch.set_num_threads(threads)
     tqdm.set_lock(threading.RLock())  # its own would be shared between processes, and outlive a rank that is killed
-    if device != "cpu":
-        device = f"cuda:{rank}"
-        torch.cuda.set_device(rank)
     group: RankGroup | None = None
     try:
         store = dist.TCPStore(HOST, port, None, False, JOINING)
-        group = join(rank, num_ranks, store, device, patience, lambda error: _send(connection, _told_by_others(error)))
+        place = place_of(device, rank)
+        group = join(rank, num_ranks, store, place, patience, lambda error: _send(connection, _told_by_others(error)))
         result = unpacked(function)(group, *map(unpacked, args), **unpacked(kwargs))
         group.close()
         _send(connection, (result,))

@@ -137,9 +137,9 @@ class Watch:
                 self._end(problem)
 
     def _end(self, problem: RankError) -> None:
-        self._kill_if_silent(problem.rank)
         try:
             self._on_end(problem)
+            self._kill_if_silent(problem.rank)
         finally:
             sys.stderr.flush()
             os._exit(EXIT_STATUS)  # the main thread waits in an operation that nothing can interrupt
@@ -190,7 +190,8 @@ class Watch:
             return None
         states = self._states()
         rank = min(range(self.num_ranks), key=lambda rank: states[rank][1])
-        if states[rank][1] >= self._meetings:
+        is_quiet = monotonic() - self._seen[rank][1] > 4 * BEAT  # stopped, and not only late: `_silent` will tell
+        if states[rank][1] >= self._meetings or is_quiet:
             return None
         reason = (
             f"of {self.num_ranks} hangs: the others have waited {self.patience:g} s for it in all-reduce "

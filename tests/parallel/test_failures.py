@@ -83,6 +83,13 @@ def lone(group):
     return int(group.all_reduce(torch.tensor(3))), group.broadcast("told"), group.num_all_reduces
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_gpu_that_is_not_there(device: str) -> None:
+    with pytest.raises(RankError, match=r"rank [01] of 2 raised ValueError: .* needs GPU [01], but there are 0"):
+        run_ranks(lone, 2, device=device, start="fork")
+
+
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, None])
 def test_a_number_of_ranks(bad: object) -> None:
     with pytest.raises(ParallelSizeError, match=r"num_ranks is .*; give a whole number"):
