@@ -55,8 +55,8 @@ def decode_kernel(
 ):
     seq, kv_head = tl.program_id(0), tl.program_id(1)
     row, d = tl.arange(0, ROWS), tl.arange(0, D_PAD)
-    head = kv_head * GROUP + row
-    q_at = (seq * tl.num_programs(1) * GROUP + head)[:, None] * D + d[None, :]
+    head = (seq * tl.num_programs(1) + kv_head) * GROUP + row
+    q_at = head[:, None] * D + d[None, :]
     q_mask = (row < GROUP)[:, None] & (d < D)[None, :]
     q = tl.load(q_ptr + q_at, mask=q_mask, other=0.0)
     seq_len = tl.load(seq_lens_ptr + seq)

@@ -26,18 +26,19 @@ def split_kernel(
     GROUP: tl.constexpr,  # query heads that share one KV head
     ROWS: tl.constexpr,  # GROUP, padded
     BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
+    TILE: tl.constexpr,  # tokens a step: not the block size
     D: tl.constexpr,
     D_PAD: tl.constexpr,
 ):
     seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(2)
     row, d = tl.arange(0, ROWS), tl.arange(0, D_PAD)
-    head = seq * tl.num_programs(1) * GROUP + kv_head * GROUP + row
+    head = (seq * tl.num_programs(1) + kv_head) * GROUP + row
+    q_at = head[:, None] * D + d[None, :]
     q_mask = (row < GROUP)[:, None] & (d < D)[None, :]
-    q = tl.load(q_ptr + head[:, None] * D + d[None, :], mask=q_mask, other=0.0)
-    # This program's share: whole tiles, so that only the last one can be ragged.
+    q = tl.load(q_ptr + q_at, mask=q_mask, other=0.0)
     seq_len = tl.load(seq_lens_ptr + seq)
+    # This program's share: whole tiles, so that only the last one can be ragged.
     share = tl.cdiv(tl.cdiv(seq_len, TILE), num_splits) * TILE
     stop = tl.minimum((split + 1) * share, seq_len)
     m_i = tl.full([ROWS], float("-inf"), tl.float32)
@@ -53,7 +54,7 @@ def split_kernel(
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(readable[None, :], scores, float("-inf"))
         m_i, l_i, acc = softmax_update(m_i, l_i, acc, scores, v, "ieee")
-    # A share beyond the end of a short context is empty: mean 0, log-sum-exp −inf, and so the weight 0.
+    # A share beyond a short context's end is empty: mean 0, log-sum-exp −inf, and so weight 0.
     total = tl.where(l_i == 0, 1.0, l_i)
     lse = tl.where(l_i == 0, float("-inf"), m_i + tl.log(total))
     part = head * num_splits + split
