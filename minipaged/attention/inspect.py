@@ -33,6 +33,7 @@ TARGETS = {
 }
 DTYPES = ("bf16", "fp16", "fp32")
 CACHE_DTYPES = (*DTYPES, "fp8e4nv", "fp8e5")
+LIMITS = {"head_dim": 256, "group": 64, "num_kv_heads": 1 << 10, "block_size": 1 << 16}
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ class Shape:
     soft_cap: bool = False
     alibi: bool = False
     sinks: bool = False
+
+    def __post_init__(self) -> None:
+        for name, limit in LIMITS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+                raise ValueError(f"{name} is {value!r}, but it must be a whole number between 1 and {limit}")
+        for name, known in (("dtype", DTYPES), ("cache_dtype", CACHE_DTYPES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} {getattr(self, name)!r} is unknown: choose from {', '.join(known)}")
 
 
 @dataclass
@@ -295,14 +305,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--text", default="", metavar="KIND", help="print this instead: ptx, sass, ttgir, amdgcn, …")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args(argv)
-    for name, limit in (("head_dim", 256), ("group", 64), ("block_size", 1 << 16)):
-        value = getattr(arguments, name)
-        if not 1 <= value <= limit:
-            parser.error(f"--{name.replace('_', '-')} is {value}, but it must lie between 1 and {limit}")
-    shape = Shape(
-        arguments.head_dim, arguments.group, block_size=arguments.block_size, dtype=arguments.dtype,
-        cache_dtype=arguments.cache_dtype or arguments.dtype,
-    )  # fmt: skip
+    try:
+        shape = Shape(
+            arguments.head_dim, arguments.group, block_size=arguments.block_size, dtype=arguments.dtype,
+            cache_dtype=arguments.cache_dtype or arguments.dtype,
+        )  # fmt: skip
+    except ValueError as error:
+        parser.error(str(error))
     kernels = list(KERNELS) if arguments.kernel == "all" else [arguments.kernel]
     targets = list(TARGETS) if arguments.target == "all" else [arguments.target]
     try:

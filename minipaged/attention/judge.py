@@ -18,7 +18,7 @@ import multiprocessing
 import random
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -175,6 +175,15 @@ def _write_case(told: str, slots: list[int]) -> Case:
 
 
 def _run_attend(candidate: Callable, case: Case) -> Verdict:
+    # Before the candidate runs, so that one which changes its inputs does not change the truth with them.
+    truth, _ = paged_attention(
+        case.query, case.k_cache, case.v_cache, case.metadata, case.scale, compute_dtype=torch.float64
+    )
+    inputs = {
+        "query": case.query.clone(),
+        "k_cache": case.k_cache[case.written],  # indexing copies
+        "v_cache": case.v_cache[case.written],
+    }
     referee = Referee()
     referee.watch("query", case.query)
     referee.watch("k_cache", case.k_cache, case.written)
@@ -183,10 +192,9 @@ def _run_attend(candidate: Callable, case: Case) -> Verdict:
         referee.watch(name, getattr(case.metadata, name))
     with referee:
         out = candidate(case.query, case.k_cache, case.v_cache, case.metadata, case.scale)
-    truth, _ = paged_attention(
-        case.query, case.k_cache, case.v_cache, case.metadata, case.scale, compute_dtype=torch.float64
-    )
-    return _verdict(case, referee.report(), [("output", out, truth)])
+    after = (case.query, case.k_cache[case.written], case.v_cache[case.written])
+    changed = [name for (name, old), new in zip(inputs.items(), after, strict=True) if not torch.equal(old, new)]
+    return _verdict(case, referee.report(), [("output", out, truth)], changed)
 
 
 def _run_write(candidate: Callable, case: Case) -> Verdict:
@@ -205,8 +213,11 @@ def _run_write(candidate: Callable, case: Case) -> Verdict:
     return _verdict(case, referee.report(), [(name, g.nan_to_num(7777.0), t.nan_to_num(7777.0)) for name, g, t in got])
 
 
-def _verdict(case: Case, report: RefereeReport, results: list[tuple[str, object, Tensor]]) -> Verdict:
+def _verdict(
+    case: Case, report: RefereeReport, results: list[tuple[str, object, Tensor]], changed: Sequence[str] = ()
+) -> Verdict:
     problems = [str(finding) for finding in report.findings]
+    problems += [f"{name} is an input, but it was changed" for name in changed]
     for name, got, truth in results:
         if not isinstance(got, Tensor) or got.shape != truth.shape:
             shape = list(got.shape) if isinstance(got, Tensor) else type(got).__name__
@@ -227,8 +238,14 @@ def _verdict(case: Case, report: RefereeReport, results: list[tuple[str, object,
 def _in_own_process(run: Callable, candidate: Callable | str, cases: list[MakeCase], timeout: float) -> Verdict:
     """Fork, run the cases there, and bring the verdicts home: the first that fails, or the last.
 
+    Raises TypeError for a candidate that cannot be called, ValueError for a timeout that is not positive.
+
     ``timeout``: seconds a case. A function of a notebook comes along by itself, with all it refers to.
     """
+    if not isinstance(candidate, str) and not callable(candidate):
+        raise TypeError(f"candidate is a {type(candidate).__name__}, but a function or file.py:function is needed")
+    if not timeout > 0:
+        raise ValueError(f"timeout is {timeout}, but the seconds for one case must be greater than 0")
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(send, run, candidate, cases), daemon=True)

@@ -145,6 +145,13 @@ class Referee:
         Other arguments of a kernel are watched from its launch on, and count as written; what ``torch.empty`` and
         ``torch.empty_like`` return while the referee is entered counts as unwritten.
         """
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, but the referee watches torch tensors")
+        if isinstance(written, Tensor) and written.shape != tensor.shape[: written.ndim]:
+            raise ValueError(
+                f"written is {list(written.shape)}, but {name} is {list(tensor.shape)}: give one bool for each place "
+                "of its first axes"
+            )
         watched = _Watched(name, tensor, written)
         self._tensors.append(watched)
         self._tensors.sort(key=lambda w: w.base)

@@ -70,5 +70,11 @@ def test_unknown_names_and_kernels_that_do_not_compile():
         inspect_kernels(["decode"], ["sm42"])
     with pytest.raises(RuntimeError, match="fp8e4nv not supported"):
         inspect_kernels(["decode"], ["sm80"], Shape(cache_dtype="fp8e4nv"))
+    for odd in ({"head_dim": 0}, {"head_dim": 2.5}, {"group": 65}, {"block_size": 0}, {"num_kv_heads": 0}):
+        ((name, value),) = odd.items()
+        with pytest.raises(ValueError, match=f"{name} is {value}, but it must be a whole number between 1 and"):
+            Shape(**odd)
+    with pytest.raises(ValueError, match="cache_dtype 'int3' is unknown: choose from bf16"):
+        Shape(cache_dtype="int3")
     with pytest.raises(SystemExit):
         main(["decode", "--head-dim", "0"])

@@ -186,6 +186,27 @@ def test_a_crash_an_endless_loop_and_an_exception_become_messages():
     assert "is NoneType, but a tensor" in judge_attend(lambda *_: None).message
 
 
+def test_a_candidate_that_changes_its_inputs():
+    def cheat(query, k_cache, v_cache, metadata, scale):
+        v_cache.zero_()
+        return torch.zeros_like(query)
+
+    message = judge_attend(cheat).message
+    assert "v_cache is an input, but it was changed" in message
+    assert "elements are wrong" in message
+
+
+def test_what_the_judge_and_the_referee_cannot_use():
+    with pytest.raises(TypeError, match="candidate is a int"):
+        judge_write(5)
+    with pytest.raises(ValueError, match="timeout is 0"):
+        judge_attend(seeded_kernels.attend, timeout=0)
+    with pytest.raises(TypeError, match="x is a list"):
+        Referee().watch("x", [1])
+    with pytest.raises(ValueError, match=r"written is \[5\], but x is \[3, 2\]"):
+        Referee().watch("x", torch.zeros(3, 2), torch.zeros(5, dtype=torch.bool))
+
+
 def test_a_place_that_names_no_function():
     assert "file.py:function" in judge_attend("somewhere").message
     assert "no file" in judge_attend("nowhere.py:attend").message
