@@ -6,6 +6,7 @@ of them when one fails.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import pickle
 import signal
@@ -176,8 +177,10 @@ def _run_rank(who: tuple, connection: Connection, function: Any, args: list, kwa
 
 
 def _send(connection: Connection, answer: tuple[Any] | _Report) -> None:
-    """By value: tensors would otherwise go through memory that ends with their process."""
-    connection.send_bytes(pickle.dumps(answer))
+    """By value: tensors would otherwise go through memory that ends with their process. A parent that has given up,
+    because another rank failed first, no longer listens."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.send_bytes(pickle.dumps(answer))
 
 
 def _told_by_others(error: RankError) -> _Report:
