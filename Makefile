@@ -21,6 +21,7 @@ notebooks: install  ## exercises from solutions, lessons and solutions executed;
 bench: install  ## the benchmarks that this machine can run
 	$(BIN)/minipaged bench kv
 	$(BIN)/minipaged bench attention
+	$(BIN)/minipaged bench generate --against transformers
 	$(BIN)/minipaged bench fragmentation
 
 docs: install  ## a static site of README, lessons and docstrings in build/site
