@@ -9,7 +9,7 @@ from minipaged.course.errors import CourseError
 from minipaged.course.notebook_tools.notebook import read_notebook, tags_of
 
 TAG = "syllabus-"
-BEING_WRITTEN: frozenset[int] = frozenset({5})
+BEING_WRITTEN: frozenset[int] = frozenset()
 """Months that have a lesson and will get more: their missing items are listed by the tests, and no failure yet."""
 _ITEM = re.compile(r"^- (\d+\.\d\d) (.+)$", re.MULTILINE)
 _LESSON = re.compile(r"month_(\d+)_\w+")
