@@ -53,6 +53,51 @@ def next_exercise() -> Exercise | None:
     return next((one for one in todo if not known.get(one.id, progress.ExerciseProgress()).passed), None)
 
 
+class StatusPage:
+    """Where the learner stands, for START_HERE: a bar a month, hours to go, and a link to what comes next."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __repr__(self) -> str:
+        return status_text(self.root)
+
+    def _repr_html_(self) -> str:
+        known, rows = progress.load(), []
+        for month, title in MONTHS.items():
+            exercises = exercises_of(month)
+            passed = sum(known.get(one.id, progress.ExerciseProgress()).passed for one in exercises)
+            minutes = sum(
+                one.minutes for one in exercises if not known.get(one.id, progress.ExerciseProgress()).passed
+            )
+            cells = (
+                f"{month}",
+                f'<a href="../exercises/month_{month}.ipynb">{title}</a>',
+                f'<progress value="{passed}" max="{max(1, len(exercises))}" aria-label="month {month}"></progress>',
+                f"{passed} of {len(exercises)}",
+                f"{minutes / 60:.1f}",
+            )
+            rows.append("".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
+        heads = "".join(f"<th>{head}</th>" for head in ("month", "exercises", "", "passed", "hours to go"))
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><tr>{heads}</tr>{body}</table>{self._next()}"
+
+    def _next(self) -> str:
+        one = next_exercise()
+        if one is None:
+            return "<p>All exercises are passed. Congratulations.</p>"
+        lessons = ", ".join(
+            f'<a href="{path.name}">{path.stem}</a>' for path in lessons_by_month(self.root).get(one.month, [])
+        )
+        where = f'<a href="../exercises/month_{one.month}.ipynb">{one.id} {one.title}</a>'
+        return f"<p><b>Next:</b> {where} ({one.minutes} minutes); lessons: {lessons}</p>"
+
+
+def status_page(root: Path | None = None) -> StatusPage:
+    """The page of `minipaged status`, for a notebook in notebooks/."""
+    return StatusPage(root or course_root())
+
+
 def status_text(root: Path) -> str:
     """The page that `minipaged status` prints."""
     known, lessons = progress.load(), lessons_by_month(root)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minipaged.course import progress
+from minipaged.course.framework import exercises_of, months
 from minipaged.course.progress import ExerciseProgress
 
 
@@ -77,3 +78,20 @@ def test_a_home_that_cannot_be_written_is_told_and_does_not_stop_a_check(
 def test_the_file_is_private_to_its_owner(home: Path) -> None:
     progress.update("2.1", passed=True)
     assert not stat.S_IMODE(progress.progress_file().stat().st_mode) & 0o077
+
+
+def test_the_status_page_leads_to_the_next_exercise(home: Path) -> None:
+    from minipaged.course.status import status_page
+
+    first = exercises_of(0)[0]
+    page = status_page()
+    assert "month_0.ipynb" in page._repr_html_().split("Next:")[1]
+    progress.update(first.id, passed=True, status="passed")
+    html = page._repr_html_()
+    assert f"1 of {len(exercises_of(0))}" in html
+    assert first.title not in html.split("Next:")[1]
+    for month in months():
+        for exercise in exercises_of(month):
+            progress.update(exercise.id, passed=True, status="passed")
+    assert "All exercises are passed" in page._repr_html_()
+    assert "of exercises to go" in repr(page)
