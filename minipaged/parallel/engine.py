@@ -188,6 +188,7 @@ def serve(
     Rank 0 runs ``work(make_llm)``, which may call ``make_llm(**options)`` once and use the engine; the others follow.
     Returns (what ``work`` returned, None on the other ranks; this rank's runner, None where no engine was made).
     """
+    group.barrier()  # all have loaded their part: from now on nobody should keep the others waiting
     if group.rank > 0:
         sizes = group.broadcast()
         follower = Follower(group, shard, sizes) if sizes else None

@@ -21,6 +21,7 @@ from torch import Tensor
 from minipaged.parallel.watch import RankError, Watch
 
 PATIENCE = 10.0  # seconds that the others wait for a rank in an all-reduce before the run ends
+SHORTEST_PATIENCE = 1.0  # four signs of life
 JOINING = timedelta(seconds=120)  # for all ranks to start and meet: Python imports torch meanwhile
 IDLE = timedelta(days=30)
 
@@ -44,18 +45,17 @@ class RankGroup:
         self.num_all_reduces += 1
         self.num_all_reduce_bytes += part.nbytes
         total = part.clone(memory_format=torch.contiguous_format)
-        with self._watch:
-            self._exchange(dist.all_reduce, total)
+        self._exchange(dist.all_reduce, total)
         return total
 
     def broadcast(self, value: Any = None, source: int = 0) -> Any:
-        """What rank `source` gives, on every rank. Others may wait for it as long as it takes."""
+        """What rank `source` gives, on every rank. For rank 0 the others wait as long as it takes: it may be idle."""
         if self.num_ranks == 1:
             return value
         mine = self.rank == source
         payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8) if mine else None
         size = torch.tensor([len(payload) if mine else 0])
-        self._exchange(dist.broadcast, size, source, group=self._control)
+        self._exchange(dist.broadcast, size, source, group=self._control, idle=source == 0 and not mine)
         payload = payload if mine else torch.empty(int(size), dtype=torch.uint8)
         self._exchange(dist.broadcast, payload, source, group=self._control)
         return value if mine else pickle.loads(payload.numpy().tobytes())
@@ -65,8 +65,9 @@ class RankGroup:
         return [self.broadcast(value, source) for source in range(self.num_ranks)]
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.all_reduce(torch.zeros(1, device=self.device))
+        """Wait until all ranks are here, as long as it takes: one may still load its part of a model."""
+        if self.num_ranks > 1:
+            self._exchange(dist.barrier, group=self._control, idle=True)
 
     def fail(self, error: BaseException) -> None:
         """Tell the others that this rank ends with an error, so that they end with its words."""
@@ -81,9 +82,10 @@ class RankGroup:
             dist.destroy_process_group()
             self._watch = None
 
-    def _exchange(self, operation: Callable, *args, **kwargs) -> None:
+    def _exchange(self, operation: Callable, *args, idle: bool = False, **kwargs) -> None:
         try:
-            operation(*args, **kwargs)
+            with self._watch.exchange(idle):
+                operation(*args, **kwargs)
         except RuntimeError as error:
             raise self._watch.who_broke(error) from error
 
@@ -127,6 +129,8 @@ def join(
     local: bool = True,
 ) -> RankGroup:
     """Meet the other ranks over a store that all reach. `local`: all are on this machine, so gloo does not leave it."""
+    if not patience >= SHORTEST_PATIENCE:
+        raise ValueError(f"patience is {patience!r} s; give at least {SHORTEST_PATIENCE:g}, 10 is usual")
     if num_ranks == 1:
         return RankGroup(device=place.device)
     if local:

@@ -1,7 +1,7 @@
 """Who is alive, and who keeps the others waiting: each rank has a thread that tells and asks, over a shared store.
 
 A collective operation has no answer to a rank that never comes: the others wait in it. So each rank writes four times a
-second how many all-reduces it has entered and where its program stands, and reads what the others wrote. Then a rank
+second how many exchanges it has entered and where its program stands, and reads what the others wrote. Then a rank
 that waits knows for whom, says so, and ends.
 """
 
@@ -14,8 +14,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
 
 BEAT = 0.25  # seconds between two signs of life
@@ -42,7 +42,7 @@ class Watch:
 
     Args:
         store: a torch.distributed store of its own connection; any thread may be blocked in another one.
-        patience: seconds that a rank may be silent, or let others wait in an all-reduce.
+        patience: seconds that a rank may be silent, or let others wait in an exchange.
         on_end: called with the RankError just before the process is ended from outside of its main thread.
     """
 
@@ -56,7 +56,7 @@ class Watch:
     ) -> None:
         self.rank, self.num_ranks, self.patience = rank, num_ranks, patience
         self._store, self._on_end = store, on_end or _say
-        self._meetings = 0  # all-reduces entered so far
+        self._exchanges = 0  # exchanges entered so far
         self._waiting_since: float | None = None
         self._beats = 0
         self._seen = [(0, monotonic())] * num_ranks  # (newest beat, when it was new) of each rank
@@ -79,18 +79,19 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join(2 * BEAT)
         with self._lock:
-            self._store.set(self._key("beat", self.rank), json.dumps([DONE, self._meetings, "its end", "", 0]))
+            self._store.set(self._key("beat", self.rank), json.dumps([DONE, self._exchanges, "its end", "", 0]))
 
     # What the program tells
 
-    def __enter__(self) -> None:
-        """The rank enters an all-reduce …"""
-        self._meetings += 1
-        self._waiting_since = monotonic()
-
-    def __exit__(self, *error: object) -> None:
-        """… and leaves it."""
-        self._waiting_since = None
+    @contextmanager
+    def exchange(self, idle: bool = False) -> Iterator[None]:
+        """The rank enters an exchange for which it needs all others, and leaves it. `idle`: it may wait for ever."""
+        self._exchanges += 1
+        self._waiting_since = None if idle else monotonic()
+        try:
+            yield
+        finally:
+            self._waiting_since = None
 
     def tell_failure(self, error: BaseException) -> None:
         """Let the others know why this rank ends."""
@@ -155,12 +156,12 @@ class Watch:
 
     def _tell(self) -> None:
         self._beats += 1
-        state = [self._beats, self._meetings, self._place(), socket.gethostname(), os.getpid()]
+        state = [self._beats, self._exchanges, self._place(), socket.gethostname(), os.getpid()]
         with self._lock:
             self._store.set(self._key("beat", self.rank), json.dumps(state))
 
     def _states(self) -> list[tuple[int, int, str, str, int]]:
-        """(beat, all-reduces entered, place in the program, machine, process id) of every rank."""
+        """(beat, exchanges entered, place in the program, machine, process id) of every rank."""
         with self._lock:
             found = self._store.multi_get([self._key("beat", rank) for rank in range(self.num_ranks)])
         states = [json.loads(state) for state in found]
@@ -184,18 +185,18 @@ class Watch:
         return None
 
     def _late(self) -> RankError | None:
-        """For whom this rank waits in an all-reduce, if for too long."""
+        """For whom this rank waits in an exchange, if for too long."""
         waiting_since = self._waiting_since
         if waiting_since is None or monotonic() - waiting_since < self.patience:
             return None
         states = self._states()
         rank = min(range(self.num_ranks), key=lambda rank: states[rank][1])
         is_quiet = monotonic() - self._seen[rank][1] > 4 * BEAT  # stopped, and not only late: `_silent` will tell
-        if states[rank][1] >= self._meetings or is_quiet:
+        if states[rank][1] >= self._exchanges or is_quiet:
             return None
         reason = (
-            f"of {self.num_ranks} hangs: the others have waited {self.patience:g} s for it in all-reduce "
-            f"{self._meetings}, it has entered {states[rank][1]}; it is at {states[rank][2]}"
+            f"of {self.num_ranks} hangs: the others have waited {self.patience:g} s for it in exchange "
+            f"{self._exchanges}, it has entered {states[rank][1]}; it is at {states[rank][2]}"
         )
         self._accuse(rank, reason)
         return RankError(rank, reason)

@@ -37,7 +37,7 @@ def misbehave(group, how: str, culprit: int):
         ("dies", 3, 0, "rank 0 of 3 was ended by SIGKILL"),
         ("exits", 2, 0, r"rank 0 of 2 ended without a result \(exit status 3\)"),
         ("stops", 2, 1, "rank 1 of 2 has given no sign of life for"),
-        ("hangs", 3, 1, r"rank 1 of 3 hangs: the others have waited 2 s .* all-reduce 3, it has entered 2; it is at "
+        ("hangs", 3, 1, r"rank 1 of 3 hangs: the others have waited 2 s .* exchange 3, it has entered 2; it is at "
                         r"test_failures.py, line \d+, in misbehave"),
     ],
 )  # fmt: skip
@@ -50,6 +50,20 @@ def test_the_run_ends_and_names_the_rank(how: str, num_ranks: int, culprit: int,
     assert multiprocessing.active_children() == []
     if how == "raises":
         assert 'raise KeyError("block 17")' in caught.value.__notes__[0]
+
+
+def gather_without(group, culprit: int):
+    return group.gather(1) if group.rank != culprit else time.sleep(600)
+
+
+def test_a_rank_that_has_nothing_to_say() -> None:
+    with pytest.raises(RankError, match="rank 1 of 2 hangs: the others have waited 1 s for it in exchange 1"):
+        run_ranks(gather_without, 2, 1, patience=1.0, timeout=60, start="fork")
+
+
+def test_patience() -> None:
+    with pytest.raises(RankError, match=r"patience is 0\.1 s; give at least 1, 10 is usual"):
+        run_ranks(lone, 1, patience=0.1, start="fork")
 
 
 def wait_for(group, number: int):
@@ -75,7 +89,7 @@ def exchange(group, values: list[int]):
 
 def test_exchanges() -> None:
     got = run_ranks(exchange, 3, [5, 6, 7], patience=1.0, start="fork")
-    assert got == [([18, 3], "from 2", ["rank 0", "rank 1", "rank 2"], 2)] * 3
+    assert got == [([18, 3], "from 2", ["rank 0", "rank 1", "rank 2"], 1)] * 3
     assert run_ranks(lone, 1, start="fork") == [(3, "told", 0)]
 
 
