@@ -18,7 +18,7 @@ _SECONDS_A_FRAME = 1.2
 
 
 def frames(num_steps: int) -> list[Figure]:
-    """One picture a step: the paper's example (its Figure 6), a prompt of 7 tokens in blocks of 4, then decode steps."""
+    """One picture a step: the paper's example (its Figure 6), a prompt of 7 tokens in blocks of 4, then decodes."""
     model, tokenizer = load_model("tiny")
     manager = KVCacheManager(9, 4, free_order=[7, 1, 3])
     request = CacheRequest("request", tokenizer.encode(PROMPT))
