@@ -1,7 +1,14 @@
-"""Ranks of the tests are forks of the test's process: no new Python has to import torch."""
+"""Ranks of the tests are forks of the test's process: they need not import torch, nor what building a model imports."""
 
 import pytest
 import torch
+
+from minipaged.model import load_model
+
+
+@pytest.fixture(autouse=True, scope="session")
+def imported():
+    load_model("tiny")
 
 
 @pytest.fixture(autouse=True)
