@@ -25,9 +25,10 @@ from tqdm import tqdm
 from minipaged.parallel.group import JOINING, PATIENCE, RankGroup, join, place_of
 from minipaged.parallel.layout import ParallelSizeError
 from minipaged.parallel.portable import portable, unpacked
-from minipaged.parallel.watch import GRACE, RankError
+from minipaged.parallel.watch import RankError
 
 HOST = "127.0.0.1"
+LEAVING = 1.0  # seconds for ranks to end by themselves before they are killed
 
 
 def run_ranks(
@@ -77,7 +78,7 @@ def run_ranks(
 
 def _end(ranks: list[tuple[Any, Connection]]) -> None:
     """A moment to clean up and leave, for all of them together; then nobody is left."""
-    deadline = monotonic() + GRACE
+    deadline = monotonic() + LEAVING
     for process, connection in ranks:
         connection.close()
         process.join(max(0.0, deadline - monotonic()))
@@ -115,7 +116,7 @@ def _collect(ranks: list[tuple[Any, Connection]], timeout: float | None) -> list
                 answer = _Report(rank, _how_it_ended(ranks[rank][0], len(ranks)), is_cause=True)
             if isinstance(answer, _Report):
                 errors.append(answer)
-                deadline = min(deadline or monotonic() + 2 * GRACE, monotonic() + 2 * GRACE)
+                deadline = min(deadline or monotonic() + 2 * LEAVING, monotonic() + 2 * LEAVING)
             else:
                 results[rank] = answer[0]
     if errors:
@@ -144,7 +145,7 @@ def _best(reports: list[_Report]) -> RankError:
 
 
 def _how_it_ended(process: Any, num_ranks: int) -> str:
-    process.join(GRACE)
+    process.join(LEAVING)
     code = process.exitcode
     if code is not None and code < 0:
         return f"of {num_ranks} was ended by {signal.Signals(-code).name}"

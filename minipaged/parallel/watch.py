@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 
 BEAT = 0.25  # seconds between two signs of life
-GRACE = 1.0  # seconds in which the program may end by itself, with its own traceback
+GRACE = 2.0  # seconds in which ranks may end by themselves: first the one that failed, with its own traceback
 SILENCE = 2.5  # after a broken connection: so long without a sign of life means dead
 EXIT_STATUS = 1
 DONE = -1  # in the place of a beat
