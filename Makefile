@@ -22,6 +22,7 @@ bench: install  ## the benchmarks that this machine can run
 	$(BIN)/minipaged bench kv
 	$(BIN)/minipaged bench attention
 	$(BIN)/minipaged bench generate --against transformers
+	$(BIN)/minipaged bench paging
 	$(BIN)/minipaged bench fragmentation
 
 docs: install  ## a static site of README, lessons and docstrings in build/site

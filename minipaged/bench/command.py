@@ -15,6 +15,7 @@ OWN_COMMANDS = {
     "attention": "minipaged.attention.bench",
     "fragmentation": "minipaged.bench.fragmentation",
     "generate": "minipaged.bench.generate",
+    "paging": "minipaged.bench.paging",
     "serve": "minipaged.bench.serve",
 }
 
