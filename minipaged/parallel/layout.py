@@ -8,8 +8,10 @@ ranks hold the same one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from minipaged.model.config import ModelConfig
+from minipaged.model.hub import checkpoint_folder
 
 KEY_AND_VALUE = 2
 ALL_REDUCES_A_LAYER = 2  # behind o_proj and behind down_proj
@@ -35,6 +37,11 @@ class ParallelLayout:
             raise ParallelSizeError(
                 f"this model cannot run on {self.num_ranks} ranks: {problem}. It runs on {_listed(fits)}."
             )
+
+    @classmethod
+    def of(cls, model: str | Path, num_ranks: int) -> ParallelLayout:
+        """Of "tiny", a checkpoint folder, or a name on the hub; only its config.json is read."""
+        return cls(ModelConfig.from_folder(checkpoint_folder(model)), num_ranks)
 
     @property
     def heads_per_rank(self) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from minipaged.model.config import ModelConfig
 from minipaged.model.hub import checkpoint_folder
 from minipaged.parallel.engine import Shard, serve
 from minipaged.parallel.group import PATIENCE, RankGroup
@@ -88,8 +87,7 @@ def run_parallel(
 
     Raises ParallelSizeError before any process starts; RankError, which names the rank, when one fails.
     """
-    folder = checkpoint_folder(model)
-    layout = ParallelLayout(ModelConfig.from_folder(folder), num_ranks)
+    layout = ParallelLayout.of(model, num_ranks)
     parts = dict(parts or {})
     if OWN_ATTENTION in parts:
         check_own_attention(parts[OWN_ATTENTION])
@@ -98,7 +96,7 @@ def run_parallel(
         "dtype": dtype,
         "own_attention": parts.pop(OWN_ATTENTION, None),
     }
-    work = (str(folder), prompts, params, load, options, parts, look)
+    work = (str(checkpoint_folder(model)), prompts, params, load, options, parts, look)
     ranks = {"device": device, "patience": patience, "timeout": timeout, "start": start}
     answers = run_ranks(generate_on_rank, num_ranks, *work, **ranks)
     outputs, stats = answers[0][0]

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from minipaged import BlockTable, SamplingParams
-from minipaged.model import TINY_FOLDER, ModelConfig
 from minipaged.parallel import ParallelLayout, ParallelSizeError, RankError, generate_parallel, launch, run_parallel
 
 PROMPT = "Four score and seven years ago our"
@@ -24,7 +23,7 @@ def test_reports_and_parts() -> None:
         PROMPT, SamplingParams(max_tokens=6), 2, attention="reference", num_blocks=8, start="fork",
         parts={"block_table": MyBlockTable}, look=tables, dtype=torch.bfloat16,
     )  # fmt: skip
-    layout = ParallelLayout(ModelConfig.from_folder(TINY_FOLDER), 2)
+    layout = ParallelLayout.of("tiny", 2)
     assert run.layout == layout
     assert run.outputs[0].outputs[0].text.startswith(" fathers brought forth")
     assert [report.look for report in run.ranks] == [(16, torch.bfloat16), (True, torch.bfloat16)]
