@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from minipaged.serving.beam import BeamGroup
 from minipaged.serving.detokenize import RunningText
 from minipaged.serving.metrics import EngineStats
+from minipaged.serving.outputs import RequestTimes
 from minipaged.serving.protocols import Decision, Scheduler
 from minipaged.serving.request import Request, RequestGroup, RequestStatus
 from minipaged.serving.sampler import sample, top_logprobs
@@ -18,7 +20,8 @@ from minipaged.serving.sampler import sample, top_logprobs
 class OutputProcessor:
     """Turns logits into tokens and texts, and tells the scheduler who forked and who ended.
 
-    ``trace`` gets one line for each sequence that ends; None: nobody wants to know.
+    ``trace`` gets one line for each sequence that ends; None: nobody wants to know. ``on_tokens``, if set, is called
+    for each prompt that grew, at that moment, with the times of its tokens so far.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class OutputProcessor:
         trace: list[Decision] | None,
     ) -> None:
         self.scheduler, self.stats, self.tokenizer, self.trace = scheduler, stats, tokenizer, trace
+        self.on_tokens: Callable[[RequestTimes], None] | None = None
 
     def grow(self, requests: list[Request], logits: Tensor) -> list[RequestGroup]:
         """A next token for every request whose newest token was computed. Returns the groups that grew."""
@@ -55,6 +59,8 @@ class OutputProcessor:
         now = perf_counter()
         for group in groups.values():
             group.times.tokens.append(now)
+            if self.on_tokens is not None:
+                self.on_tokens(group.times)
         return list(groups.values())
 
     def _step_beams(self, group: BeamGroup) -> None:

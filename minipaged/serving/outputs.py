@@ -34,7 +34,10 @@ class CompletionOutput:
 
 @dataclass
 class RequestTimes:
-    """Seconds on the engine's monotonic clock. ``tokens`` has one entry a generated token of continuation 0."""
+    """Seconds on the engine's monotonic clock. ``tokens`` has one entry a step in which the prompt's text grew.
+
+    With n texts for a prompt several may grow in one step, and the step counts once.
+    """
 
     arrival: float
     first_scheduled: float | None = None

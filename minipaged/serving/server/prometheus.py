@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from minipaged.serving.engine import LLMEngine
-from minipaged.serving.outputs import RequestOutput
+from minipaged.serving.outputs import RequestOutput, RequestTimes
 
 PREFIX = "minipaged:"
 FIRST_TOKEN_BUCKETS = (
@@ -76,13 +76,23 @@ class Metrics:
         self.registry = CollectorRegistry()
         caching = bool(getattr(engine.manager, "enable_caching", True))
         self.registry.register(EngineCollector(engine, model_name, caching))
-        self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_BUCKETS, model_name)
-        self._between = self._histogram("inter_token_latency_seconds", BETWEEN_TOKENS_BUCKETS, model_name)
-        self._whole = self._histogram("e2e_request_latency_seconds", LATENCY_BUCKETS, model_name)
-        self._queue = self._histogram("request_queue_time_seconds", LATENCY_BUCKETS, model_name)
-        labels = ["model_name", "finished_reason"]
-        self._ends = Counter(PREFIX + "request_success", "Prompts by how they ended.", labels, registry=self.registry)
         self._model_name = model_name
+        token, end = "observed when the token is there", "observed when a prompt has ended"
+        self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_BUCKETS, token)
+        self._between = self._histogram("inter_token_latency_seconds", BETWEEN_TOKENS_BUCKETS, token)
+        self._whole = self._histogram("e2e_request_latency_seconds", LATENCY_BUCKETS, end)
+        self._queue = self._histogram("request_queue_time_seconds", LATENCY_BUCKETS, end)
+        words = "Texts by how they ended; a prompt that was given up counts once."
+        labels = ["model_name", "finished_reason"]
+        self._ends = Counter(PREFIX + "request_success", words, labels, registry=self.registry)
+        engine.processor.on_tokens = self.observe_token
+
+    def observe_token(self, times: RequestTimes) -> None:
+        """A prompt has grown. Those that are given up later count here, too: they were waited for as well."""
+        if len(times.tokens) == 1:
+            self._first.observe(times.tokens[0] - times.arrival)
+        else:
+            self._between.observe(times.tokens[-1] - times.tokens[-2])
 
     def observe(self, output: RequestOutput) -> None:
         """A prompt has ended. Its times are the engine's: from its arrival there."""
@@ -91,10 +101,6 @@ class Metrics:
             self._ends.labels(self._model_name, reason).inc()
         if times.first_scheduled is not None:
             self._queue.observe(times.first_scheduled - times.arrival)
-        if times.ttft is not None:
-            self._first.observe(times.ttft)
-        for earlier, later in zip(times.tokens, times.tokens[1:], strict=False):
-            self._between.observe(later - earlier)
         self._whole.observe(times.finished - times.arrival)
 
     def observe_abort(self) -> None:
@@ -104,7 +110,7 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    def _histogram(self, name: str, buckets: tuple[float, ...], model_name: str) -> Histogram:
-        words = name.replace("_", " ").capitalize() + ", observed when a prompt has ended."
+    def _histogram(self, name: str, buckets: tuple[float, ...], when: str) -> Histogram:
+        words = f"{name.replace('_', ' ').capitalize()}, {when}."
         family = Histogram(PREFIX + name, words, ["model_name"], buckets=buckets, registry=self.registry)
-        return family.labels(model_name)
+        return family.labels(self._model_name)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -60,6 +64,7 @@ def test_a_client_that_goes_away_is_counted(server) -> None:
         next(pieces)
     server.assert_empty()
     assert server.metric("request_success_total", 'finished_reason="abort"') == 1
+    assert server.metric("time_to_first_token_seconds_count") == 1
 
 
 def test_preemptions_are_counted() -> None:
@@ -73,3 +78,19 @@ def test_without_prefix_caching_nothing_is_looked_up() -> None:
         server.complete(prompt=[3] * 40, max_tokens=1)
         assert server.metric("prompt_tokens_total") == 40
         assert server.metric("prefix_cache_queries_total") == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_latency_is_counted_when_its_token_is_there(server, stream) -> None:
+    """Not when the prompt ends: who hangs up after a long wait would never count."""
+    asked = {"prompt": [3] * 10, "max_tokens": 200, "ignore_eos": True, "stream": stream}
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=server.url, timeout=60) as client:
+        answer = pool.submit(client.post, "/v1/completions", json=asked)
+        while server.metric("inter_token_latency_seconds_count") < 3:
+            assert not answer.done()
+            sleep(0.005)
+        assert server.metric("time_to_first_token_seconds_count") == 1
+        assert server.metric("e2e_request_latency_seconds_count") == 0
+        assert answer.result().status_code == 200
+    assert server.metric("inter_token_latency_seconds_count") == 199
+    assert server.metric("e2e_request_latency_seconds_count") == 1
