@@ -90,6 +90,7 @@ def create_app(llm: LLM, config: ServerConfig | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # those pages load scripts from elsewhere; /openapi.json is here
         redoc_url=None,
+        redirect_slashes=False,  # /v1/completions/ is no path; a 307 has no body that says so
     )
     app.state.server = server
     app.add_exception_handler(ApiError, lambda request, error: error.response())

@@ -44,17 +44,27 @@ def only(*defaults: Any, why: str = "this server does not support it") -> Checke
     return Checked(check, {"enum": allowed, "description": f"Accepted at its default only: {why}."})
 
 
+def _check_text(text: str) -> str:
+    """JSON can carry half of a surrogate pair, such as "\\ud800"; no text of characters can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"{text[error.start]!a} at character {error.start}"
+        raise ValueError(f"%s is no valid Unicode: it has half of a character, {half}; send whole ones") from None
+    return text
+
+
 def _check_prompt(value: Any) -> list[str | list[int]]:
     """All four shapes become one: a list of prompts, each a string or a list of token ids."""
     if isinstance(value, str):
-        return [value]
+        return [_check_text(value)]
     if not isinstance(value, list):
         raise ValueError(f"%s is {shown(value)}; give a string, token ids, or a list of either")
     if not value:
         raise ValueError("%s is an empty list; give at least one prompt, or at least one token id")
     if _is_id(value[0]):
         return [_check_ids(value)]
-    return [one if isinstance(one, str) else _check_ids(one) for one in value]
+    return [_check_text(one) if isinstance(one, str) else _check_ids(one) for one in value]
 
 
 def _check_ids(value: Any) -> list[int]:
@@ -82,7 +92,7 @@ def _check_stop(value: Any) -> list[str]:
         raise ValueError(f"%s holds {len(stops)} strings; at most {MAX_STOPS} are allowed")
     if "" in stops:
         raise ValueError("%s holds an empty string, which every text contains; leave it out")
-    return stops
+    return [_check_text(one) for one in stops]
 
 
 def _check_stop_ids(value: Any) -> list[int]:
@@ -96,14 +106,14 @@ def _check_stop_ids(value: Any) -> list[int]:
 def _check_content(value: Any) -> str:
     """A message's text: a string, or OpenAI's list of parts, of which only text parts can be read here."""
     if isinstance(value, str):
-        return value
+        return _check_text(value)
     if not isinstance(value, list) or not value:
         raise ValueError(f'%s is {shown(value)}; give a string, or a list of {{"type": "text", "text": …}}')
     for part in value:
         fine = isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text"
         if not fine or not isinstance(part["text"], str):
             raise ValueError(f'%s holds {shown(part)}; this model reads text only: {{"type": "text", "text": …}}')
-    return "".join(part["text"] for part in value)
+    return _check_text("".join(part["text"] for part in value))
 
 
 _TEXT = {"type": "string"}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from minipaged.serving.sampling import check_int, check_number
-from minipaged.serving.server.errors import ApiError, bad_request, from_validation
+from minipaged.serving.server.errors import SHOWN, ApiError, bad_request, from_validation
 
 Body = TypeVar("Body", bound=BaseModel)
 BODY_SECONDS = 60  # that a body may take to arrive
@@ -68,12 +68,7 @@ def check_key(scope: dict, api_key: str | None) -> None:
 
 async def read_body(request: Request, model: type[Body], max_body: int) -> Body:
     """The body as ``model``. Raises ApiError for anything that is not exactly that."""
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        problem = f"is {content_type[:80]!r}" if content_type else "is missing"
-        raise ApiError(
-            415, f"the header Content-Type {problem}; send the body as JSON, with Content-Type: application/json"
-        )
+    _check_headers(request)
     data = parse_json(await _read(request, max_body))
     if not isinstance(data, dict):
         raise bad_request(f"the body is a JSON {_kind(data)}; give an object with the request's fields")
@@ -81,6 +76,23 @@ async def read_body(request: Request, model: type[Body], max_body: int) -> Body:
         return model.model_validate(data)
     except ValidationError as error:
         raise from_validation(error, model.model_fields) from None
+
+
+def _check_headers(request: Request) -> None:
+    """A body that says it is something else than plain JSON in UTF-8 is not guessed at."""
+    content_type, _, options = request.headers.get("content-type", "").partition(";")
+    if content_type.strip().lower() != "application/json":
+        problem = f"is {content_type[:SHOWN]!r}" if content_type else "is missing"
+        raise ApiError(
+            415, f"the header Content-Type {problem}; send the body as JSON, with Content-Type: application/json"
+        )
+    charset = options.lower().partition("charset=")[2].partition(";")[0].strip(' "')
+    if charset not in ("", "utf-8", "utf8"):
+        raise ApiError(415, f"the header Content-Type says charset={charset[:SHOWN]!r}; send the body as UTF-8")
+    coding = request.headers.get("content-encoding", "")
+    if coding.strip().lower() not in ("", "identity"):
+        problem = f"the header Content-Encoding is {coding[:SHOWN]!r}, and this server unpacks nothing"
+        raise ApiError(415, f"{problem}; send the body as it is, without that header")
 
 
 async def _read(request: Request, max_body: int) -> bytes:
@@ -123,7 +135,7 @@ def parse_json(body: bytes) -> object:
         raise bad_request("the body is nested too deeply; a request has at most a handful of levels") from None
     except json.JSONDecodeError as error:
         raise bad_request(
-            f"the body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+            f"the body is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
         ) from None
     except ValueError as error:  # a constant, or an integer of thousands of digits
         raise bad_request(f"the body is not valid JSON: {str(error).partition(':')[0][:120]}") from None

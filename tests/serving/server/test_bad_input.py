@@ -10,6 +10,7 @@ from tests.serving.server.helpers import PROMPT, running, tiny_llm
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = {"role": "user", "content": "Hello"}
+SMALLEST = {COMPLETIONS: {"prompt": "x"}, CHAT: {"messages": [USER]}}
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ ONLY_CHAT = [
      "text only"),
     ({"messages": [USER | {"name": "Ann"}]}, "messages[0].name", "support"),
     ({"messages": [USER | {"mood": "good"}]}, "messages[0].mood", "no field"),
-    ({"messages": [USER | {"content": "a\udc00"}]}, "messages", "Unicode"),
+    ({"messages": [USER | {"content": "a\udc00"}]}, "messages[0].content", "Unicode"),
     ({"messages": [USER | {"content": "word " * 5000}]}, "messages", "4096"),
     ({"logprobs": 5}, "logprobs", "boolean"),
     ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
@@ -184,6 +185,7 @@ BODIES = [
     (b'{"prompt": "x", "seed": 1' + b"0" * 5000 + b"}", "JSON"),
     (b"[" * 50_000, "deep"),
     (b'{"a":' * 15_000 + b"1" + b"}" * 15_000, "deep"),
+    (b'{"prompt": "a\x00"}', "control character at line 1, column 14"),
 ]
 
 
@@ -205,6 +207,17 @@ def test_half_a_character_in_the_name_of_a_field(server) -> None:
     assert "Unicode" in refused(server, post(server, COMPLETIONS, {"prompt": "x", "\ud800": 1}))
 
 
+@pytest.mark.parametrize("half", ["\ud800", "x\udfff y"])
+def test_half_a_character_in_the_text_of_a_field(server, half) -> None:
+    texts = [(COMPLETIONS, {"prompt": half}, "prompt"), (COMPLETIONS, {"prompt": ["fine", half]}, "prompt")]
+    parts = [{"type": "text", "text": half}]
+    texts += [(CHAT, {"messages": [USER, USER | {"content": one}]}, "messages[1].content") for one in (half, parts)]
+    for field, value in (("stop", half), ("stop", ["fine", half]), ("cache_salt", half), ("user", half)):
+        texts += [(path, body | {field: value}, field) for path, body in SMALLEST.items()]
+    for path, body, param in texts:
+        assert "Unicode" in refused(server, post(server, path, body), param=param)
+
+
 def test_the_missing_field_is_named(server) -> None:
     assert "prompt" in refused(server, post(server, COMPLETIONS, {}), param="prompt")
     assert "messages" in refused(server, post(server, CHAT, {}), param="messages")
@@ -224,6 +237,26 @@ def test_a_body_that_is_not_sent_as_json(server, content_type) -> None:
     assert "application/json" in refused(server, response, 415)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": 'application/json; charset="UTF-16"'},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+def test_a_body_that_is_packed_or_in_another_alphabet(server, headers) -> None:
+    response = server.client.post(COMPLETIONS, content=b'{"prompt": "x"}', headers=headers)
+    assert list(headers.values())[-1].rpartition("=")[2].strip('"').lower() in refused(server, response, 415).lower()
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
+def test_utf_8_may_be_said(server, content_type) -> None:
+    headers = {"content-type": content_type, "content-encoding": "identity"}
+    response = server.client.post(COMPLETIONS, content=b'{"prompt": ""}', headers=headers)
+    assert "empty" in refused(server, response, param="prompt")
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_is_too_large(server, chunked) -> None:
     body = json.dumps({"prompt": "x" * 200_000}).encode()
@@ -235,6 +268,7 @@ def test_a_body_that_is_too_large(server, chunked) -> None:
 def test_paths_and_methods_that_are_not_there(server) -> None:
     refused(server, server.client.get("/nowhere"), 404)
     refused(server, server.client.post("/v1/embeddings", json={}), 404)
+    refused(server, server.client.post(COMPLETIONS + "/", json={"prompt": "x"}), 404)
     response = server.client.get(COMPLETIONS)
     assert "POST" in refused(server, response, 405)
     assert response.headers["allow"] == "POST"
