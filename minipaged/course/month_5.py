@@ -132,8 +132,9 @@ def serve_orders(
             prompt = [1] * (order.prompt_tokens - 1) + [order.steps]
             llm.engine.add_request(prompt, SamplingParams(max_tokens=longest), order.name, stream=True)
         before = len(llm.engine.trace)
+        counted = llm.stats.num_steps
         grown = llm.engine.step()
-        reader.read(llm.engine.trace[before:])
+        reader.read(llm.engine.trace[before:], ran=llm.stats.num_steps > counted)
         for output in grown:
             schedule.first_token.setdefault(output.request_id, schedule.num_steps)
             schedule.last_token[output.request_id] = schedule.num_steps
@@ -149,8 +150,8 @@ class _TraceReader:
         self.computed = dict.fromkeys(self.prompt, 0)
         self.furthest = dict.fromkeys(self.prompt, 0)
 
-    def read(self, decisions: Sequence) -> None:
-        """The decisions of one step."""
+    def read(self, decisions: Sequence, ran: bool) -> None:
+        """The decisions of one step. ``ran``: somebody ran in it, so that the engine counted it."""
         schedule, step = self.schedule, self.schedule.num_steps + 1
         for action, name, tokens, reason in (decision[1:] for decision in decisions):
             if action in ("admit", "run", "swap_in"):
@@ -163,12 +164,15 @@ class _TraceReader:
                 schedule.rows[name][step] = Cell("preempted" if action == "preempt" else "swapped", 0, reason)
             elif action == "wait":
                 schedule.rows[name][step] = Cell("waits", 0, reason)
-            elif action == "hold":
-                schedule.rows[name][step] = Cell("holds", 0, reason)
+            elif action in ("idle", "hold"):
+                schedule.rows[name][step] = Cell("idle" if action == "idle" else "holds", 0, reason)
         llm = schedule.llm
-        for request in llm.engine.scheduler.running:
+        for request in llm.engine.scheduler.running:  # a learner's scheduler need not write down who was idle
             schedule.rows[request.request_id].setdefault(step, Cell("idle"))
-        schedule.used_blocks.append(llm.stats.history[-1].used_blocks if llm.stats.history else 0)
+        manager = llm.engine.manager
+        now = manager.num_usable_blocks - manager.num_free_blocks
+        # Where somebody ran, the engine counted before those who ended gave their blocks back.
+        schedule.used_blocks.append(llm.stats.history[-1].used_blocks if ran else now)
 
     def _kind(self, name: str) -> str:
         if self.computed[name] < self.furthest[name]:

@@ -44,8 +44,9 @@ class SchedulerConfig:
 
 
 class Decision(NamedTuple):
-    """One line of the trace. ``action``: admit, run, wait, preempt, swap_out, swap_in, finish; the static baseline
-    also has hold. ``num_tokens``: this step's tokens where the request runs, else all it has so far."""
+    """One line of the trace. ``action``: admit, run, idle (it keeps its blocks and computes nothing), wait, preempt,
+    swap_out, swap_in, finish; the static baseline also has hold. ``num_tokens``: this step's tokens where the request
+    runs, else all it has so far."""
 
     step: int
     action: str

@@ -75,7 +75,8 @@ class Scheduler:
             request = self.running[index]
             num_tokens = min(request.num_uncomputed_tokens, budget)
             index += 1
-            if num_tokens == 0:  # a beam that waits for its siblings
+            if num_tokens == 0:
+                self._note(output, "idle", request, request.num_tokens, "a beam that waits for its siblings")
                 continue
             while self.manager.allocate_slots(request, num_tokens) is None:
                 victim = self.running[-1]  # the newest: it comes after ``request``, or it is ``request``
@@ -85,6 +86,8 @@ class Scheduler:
             output.add(request, num_tokens)
             budget -= num_tokens
             self._note(output, "run", request, num_tokens, "running")
+        for request in self.running[index:]:
+            self._note(output, "idle", request, request.num_tokens, "older ones have spent the token budget")
         return budget
 
     def _preempt(self, victim: Request, asking: Request, output: SchedulerOutput) -> None:

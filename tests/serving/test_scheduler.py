@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from minipaged.serving import SchedulerConfig
@@ -153,6 +155,44 @@ def test_trace_tells_each_step_of_a_request():
     llm.generate([[1, 2, 3, 4, 5, 6]], SamplingParams(max_tokens=2, ignore_eos=True))
     story = [(d.step, d.action, d.num_tokens) for d in llm.engine.trace]
     assert story == [(1, "admit", 4), (2, "run", 2), (3, "run", 1), (3, "finish", 8)]
+
+
+def test_trace_tells_who_runs_and_gets_no_token():
+    llm = make_llm(trace=True, max_num_batched_tokens=2)
+    for number in range(4):
+        llm.engine.add_request([1 + number], SamplingParams(max_tokens=3, ignore_eos=True), f"r{number}")
+    llm.engine.step()
+    llm.engine.scheduler.config = SchedulerConfig(max_num_batched_tokens=1, trace=True)
+    before = len(llm.engine.trace)
+    llm.engine.step()
+    assert [(d.action, d.request_id, d.reason) for d in llm.engine.trace[before:]] == [
+        ("run", "r0", "running"),
+        ("idle", "r1", "older ones have spent the token budget"),
+        ("wait", "r2", "the token budget is spent"),
+        ("wait", "r3", "behind r2"),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trace_names_everybody_in_every_step(seed):
+    """Whoever has not ended ran, was idle, waited or had to leave; no step forgets anybody."""
+    rng = random.Random(seed)
+    llm = make_llm(trace=True, num_blocks=9, max_num_batched_tokens=5, preemption=rng.choice(["recompute", "swap"]))
+    for number in range(6):
+        prompt = [rng.randint(1, 3) for _ in range(rng.randint(1, 9))]
+        params = SamplingParams(max_tokens=rng.randint(1, 16), ignore_eos=True)
+        if rng.random() < 0.3:
+            prompt, params = prompt[:2], BeamSearchParams(beam_width=2, max_tokens=6, ignore_eos=True)
+        llm.engine.add_request(prompt, params, f"r{number}")
+    scheduler, trace = llm.engine.scheduler, llm.engine.trace
+    while llm.engine.has_unfinished_requests():
+        there = {request.request_id for request in scheduler.running + scheduler.waiting}
+        before = len(trace)
+        llm.engine.step()
+        decisions = [d for d in trace[before:] if d.action != "finish"]
+        assert {d.request_id for d in decisions} == there
+        assert len(decisions) == len(there)
+        assert all(d.reason for d in decisions)
 
 
 def test_a_group_takes_its_seats_when_it_enters():
