@@ -170,7 +170,7 @@ def judge_write(candidate: Callable | str, timeout: float = 60) -> Verdict:
 def _write_case(told: str, slots: list[int]) -> Case:
     case = make_case(told, [1])
     case.metadata.slot_mapping = torch.tensor(slots)
-    case.k_cache, case.v_cache = torch.full((2, 6, 4, 2, 16), float("nan"))
+    case.k_cache, case.v_cache = (fenced(torch.full((6, 4, 2, 16), float("nan"))) for _ in range(2))
     return case
 
 
@@ -185,11 +185,11 @@ def _run_attend(candidate: Callable, case: Case) -> Verdict:
         "v_cache": case.v_cache[case.written],
     }
     referee = Referee()
-    referee.watch("query", case.query)
-    referee.watch("k_cache", case.k_cache, case.written)
-    referee.watch("v_cache", case.v_cache, case.written)
+    referee.watch("query", case.query, read_only=True)
+    referee.watch("k_cache", case.k_cache, case.written, read_only=True)
+    referee.watch("v_cache", case.v_cache, case.written, read_only=True)
     for name in ("block_tables", "seq_lens", "query_start_loc"):
-        referee.watch(name, getattr(case.metadata, name))
+        referee.watch(name, getattr(case.metadata, name), read_only=True)
     with referee:
         out = candidate(case.query, case.k_cache, case.v_cache, case.metadata, case.scale)
     after = (case.query, case.k_cache[case.written], case.v_cache[case.written])
@@ -202,20 +202,28 @@ def _run_write(candidate: Callable, case: Case) -> Verdict:
     key, value = torch.randn(2, len(slots), *case.k_cache.shape[2:], generator=torch.Generator().manual_seed(0))
     truth = case.k_cache.clone(), case.v_cache.clone()
     write_slots(key, value, *truth, slots)
+    inputs = {"key": fenced(key), "value": fenced(value), "slot_mapping": fenced(slots)}
     referee = Referee()
-    for name, tensor in (("key", key), ("value", value), ("slot_mapping", slots)):
-        referee.watch(name, tensor)
+    for name, tensor in inputs.items():
+        referee.watch(name, tensor, read_only=True)
     for name, tensor in (("k_cache", case.k_cache), ("v_cache", case.v_cache)):
         referee.watch(name, tensor, written=False)
     with referee:
-        candidate(key, value, case.k_cache, case.v_cache, slots)
+        candidate(inputs["key"], inputs["value"], case.k_cache, case.v_cache, inputs["slot_mapping"])
+    before = {"key": key, "value": value, "slot_mapping": slots}
+    changed = [name for name, old in before.items() if not torch.equal(old, inputs[name])]
     got = [("k_cache", case.k_cache, truth[0]), ("v_cache", case.v_cache, truth[1])]
-    return _verdict(case, referee.report(), [(name, g.nan_to_num(7777.0), t.nan_to_num(7777.0)) for name, g, t in got])
+    return _verdict(case, referee.report(), got, changed, unwritten="was not written")
 
 
 def _verdict(
-    case: Case, report: RefereeReport, results: list[tuple[str, object, Tensor]], changed: Sequence[str] = ()
+    case: Case,
+    report: RefereeReport,
+    results: list[tuple[str, object, Tensor]],
+    changed: Sequence[str] = (),
+    unwritten: str = "is nan",
 ) -> Verdict:
+    """``unwritten``: what is said of a NaN. Where the truth is NaN, nothing may be written."""
     problems = [str(finding) for finding in report.findings]
     problems += [f"{name} is an input, but it was changed" for name in changed]
     for name, got, truth in results:
@@ -223,12 +231,14 @@ def _verdict(
             shape = list(got.shape) if isinstance(got, Tensor) else type(got).__name__
             problems.append(f"{name} is {shape}, but a tensor {list(truth.shape)} is needed")
             continue
-        wrong = ~((got.double() - truth.double()).abs() <= TOLERANCE * truth.abs().max())
+        close = (got.double() - truth.double()).abs() <= TOLERANCE * truth.nan_to_num(0.0).abs().max()
+        wrong = ~(close | (got.isnan() & truth.isnan()))
         if wrong.any():
             at = tuple(wrong.nonzero()[0].tolist())
+            is_now = unwritten if got[at].isnan() else f"is {float(got[at]):.4f}"
+            right = "must not be written" if truth[at].isnan() else f"must be {float(truth[at]):.4f}"
             problems.append(
-                f"{name}{list(at)} is {float(got[at]):.4f}, but must be {float(truth[at]):.4f}; "
-                f"{int(wrong.sum())} of {wrong.numel()} elements are wrong"
+                f"{name}{list(at)} {is_now}, but {right}; {int(wrong.sum())} of {wrong.numel()} elements are wrong"
             )
     if not problems:
         return Verdict(True, f"correct and clean: {case.told}", case.told, report)

@@ -9,8 +9,9 @@
 
 Loads and stores of every kind are watched: through pointers, block pointers and descriptors, and atomic operations.
 It reports reads of memory that nobody wrote, addresses outside every tensor (and does not carry them out, so the
-process lives on), elements written twice, and the bytes moved beside the least possible. Each finding names the line
-of the kernel, the program, the place in the tensor, and for a cache shows a picture of the blocks around it.
+process lives on), elements written twice, stores into an input, and the bytes moved beside the least possible. Each
+finding names the line of the kernel, the program, the place in the tensor, and for a cache shows a picture of the
+blocks around it. A lane whose load is masked out, with no ``other`` said, holds poison: a GPU promises nothing there.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ RULES = {
     "unwritten": "reads memory that nobody has written",
     "outside": "reaches outside every tensor of the kernel",
     "twice": "writes an element that was written before",
+    "input": "writes into an input",
 }
 
 
@@ -85,8 +87,9 @@ class RefereeReport:
 class _Watched:
     """One tensor: its addresses, which elements are written, by which program, and which were read."""
 
-    def __init__(self, name: str, tensor: Tensor, written: Tensor | bool) -> None:
+    def __init__(self, name: str, tensor: Tensor, written: Tensor | bool, read_only: bool = False) -> None:
         self.tensor = tensor  # held, so that its memory is not given to another tensor while it is watched
+        self.read_only = read_only
         self.name, self.base, self.itemsize = name, tensor.data_ptr(), tensor.element_size()
         self.shape, self.strides = tuple(tensor.shape), tensor.stride()
         self.span = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if tensor.numel() else 0
@@ -103,20 +106,39 @@ class _Watched:
         coordinates: list[np.ndarray] = [np.zeros_like(rest)] * len(self.shape)
         inside = (aligned == 0) & (rest >= 0) & (rest < self.span)
         for axis in sorted(range(len(self.shape)), key=lambda i: -self.strides[i]):
-            if self.shape[axis] > 1:
+            if self.shape[axis] > 1 and self.strides[axis] > 0:  # an expanded axis has the stride 0
                 coordinates[axis], rest = np.divmod(rest, self.strides[axis])
                 inside &= coordinates[axis] < self.shape[axis]
         return tuple(np.where(inside, c, 0) for c in coordinates), inside & (rest == 0)
 
+    def beside(self, address: int) -> str:
+        """Where an address lies that is no element, but in the memory from which the tensor was cut; else nothing.
+
+        Distances to other memory say nothing: they differ from run to run.
+        """
+        storage = self.tensor.untyped_storage()
+        if not storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
+            return ""
+        whole = f"{self.name} {list(self.shape)}"
+        if address < self.base:
+            return f"{self.base - address} bytes before the start of {whole}"
+        if address >= self.end:
+            return f"{address - self.end} bytes behind the end of {whole}" if address > self.end else f"behind {whole}"
+        return f"a gap inside {whole}, strides {list(self.strides)}"
+
+    @property
+    def is_cache(self) -> bool:
+        return len(self.shape) == 4 and ("cache" in self.name or self.name in ("k", "v"))
+
     def describe(self, coordinates: tuple[int, ...]) -> str:
         place = f"{self.name}[{', '.join(map(str, coordinates))}]"
-        if len(coordinates) == 4:
+        if self.is_cache:
             place += " (block {}, slot {}, KV head {}, element {})".format(*coordinates)
         return place
 
     def picture(self, coordinates: tuple[int, ...], around: int = 2) -> str:
         """The blocks near the place: # written, . never written, r read, ! the place itself."""
-        if len(self.shape) != 4:
+        if not self.is_cache:
             return ""
         block, slot = coordinates[:2]
         rows = []
@@ -138,10 +160,11 @@ class Referee:
         self._loaded: dict[str, int] = {}
         self._stored: dict[str, int] = {}
 
-    def watch(self, name: str, tensor: Tensor, written: Tensor | bool = True) -> None:
+    def watch(self, name: str, tensor: Tensor, written: Tensor | bool = True, read_only: bool = False) -> None:
         """Name a tensor that the kernel may touch.
 
         ``written``: True, False, or a bool tensor of the first axes ([num_blocks, block_size] for a cache).
+        ``read_only``: an input; a store into it is a finding.
         Other arguments of a kernel are watched from its launch on, and count as written; what ``torch.empty`` and
         ``torch.empty_like`` return while the referee is entered counts as unwritten.
         """
@@ -152,9 +175,7 @@ class Referee:
                 f"written is {list(written.shape)}, but {name} is {list(tensor.shape)}: give one bool for each place "
                 "of its first axes"
             )
-        watched = _Watched(name, tensor, written)
-        self._tensors.append(watched)
-        self._tensors.sort(key=lambda w: w.base)
+        self._tensors.append(_Watched(name, tensor, written, read_only))
 
     def observe(self, kind: str, name: str, coordinates: tuple[np.ndarray, ...], program: tuple[int, int, int]) -> None:
         """Called with every load and store: a place for those who draw what a kernel touches. Nothing happens here."""
@@ -179,7 +200,8 @@ class Referee:
         update, exchange = builder.create_atomic_rmw, builder.create_atomic_cas
 
         def watched_load(ptrs, mask, other, *rest, **named):
-            return load(ptrs, self._check("load", ptrs, mask), other, *rest, **named)
+            elsewhere = _poison(ptrs) if other is None else other
+            return load(ptrs, self._check("load", ptrs, mask), elsewhere, *rest, **named)
 
         def watched_store(ptrs, value, mask, *rest):
             return store(ptrs, value, self._check("store", ptrs, mask), *rest)
@@ -225,7 +247,7 @@ class Referee:
         self._patches.close()
 
     def _knows(self, tensor: Tensor) -> bool:
-        return any(w.base <= tensor.data_ptr() < w.end for w in self._tensors)
+        return any(w.index(np.array([tensor.data_ptr()]))[1].all() for w in self._tensors)
 
     def _check(self, kind: str, ptrs, mask):
         """Account for one access; returns its mask without the lanes that must not be carried out."""
@@ -236,16 +258,15 @@ class Referee:
         lanes = np.broadcast_to(mask.data, ptrs.data.shape).astype(bool)
         addresses = np.asarray(ptrs.data)[lanes]
         unique, inverse, counts = np.unique(addresses, return_inverse=True, return_counts=True)
-        starts = np.array([w.base for w in self._tensors], np.uint64)
-        owner = np.searchsorted(starts, unique, side="right") - 1
         good = np.zeros(len(unique), bool)
-        for number in sorted(set(owner.tolist())):
-            here = np.flatnonzero(owner == number)
-            if number >= 0:
-                good[here] = self._account(kind, self._tensors[number], unique[here], counts[here])
-            bad = here[~good[here]]
-            if len(bad):
-                self._find("outside", kind, self._nearest(int(unique[bad[0]])), len(bad))
+        for tensor in self._tensors if len(unique) else ():
+            if unique[0] < tensor.end and unique[-1] >= tensor.base:  # K and V of one pool lie between each other
+                here = np.flatnonzero(~good & (unique >= tensor.base) & (unique < tensor.end))
+                good[here] = self._account(kind, tensor, unique[here], counts[here])
+        if not good.all():
+            first = int(unique[np.flatnonzero(~good)[0]])
+            where = next(filter(None, (w.beside(first) for w in self._tensors)), "in the memory of no tensor")
+            self._find("outside", kind, where, int((~good).sum()))
         if good.all():
             return mask
         carried_out = np.zeros(ptrs.data.shape, bool)
@@ -254,6 +275,8 @@ class Referee:
 
     def _account(self, kind: str, tensor: _Watched, addresses: np.ndarray, counts: np.ndarray) -> np.ndarray:
         at, good = tensor.index(addresses)
+        if not good.any():
+            return good
         at = tuple(c[good] for c in at)
         loads, stores = kind in ("load", "atomic"), kind in ("store", "atomic")
         for total in [self._loaded] * loads + [self._stored] * stores:
@@ -265,6 +288,7 @@ class Referee:
         if stores:
             if kind == "store":  # atomic operations on one element follow each other, as they are meant to
                 self._find_at("twice", kind, tensor, at, (tensor.writer[at] >= 0) | (counts[good] > 1))
+            self._find_at("input", kind, tensor, at, np.full(len(at[0]), tensor.read_only))
             tensor.writer[at] = self._program_number()
             tensor.written[at] = True
         return good
@@ -286,19 +310,19 @@ class Referee:
         else:
             self._findings[key] = Finding(rule, kind, file, line, self._builder.grid_idx, where, count, picture)
 
-    def _nearest(self, address: int) -> str:
-        nearest = min(self._tensors, key=lambda w: max(w.base - address, address - w.end, 0), default=None)
-        if nearest is None:
-            return f"address {address:#x}"
-        if address < nearest.base:
-            return f"{nearest.base - address} bytes before the start of {nearest.name} {list(nearest.shape)}"
-        if address >= nearest.end:
-            return f"{address - nearest.end} bytes behind the end of {nearest.name} {list(nearest.shape)}"
-        return f"a gap inside {nearest.name} {list(nearest.shape)}, strides {list(nearest.strides)}"
-
     def _program_number(self) -> int:
         (x, y, z), (_, ny, nz) = self._builder.grid_idx, self._builder.grid_dim
         return (x * ny + y) * nz + z
+
+
+def _poison(ptrs):
+    """What a lane holds whose load was masked out with no ``other``: NaN, or a number that is nobody's."""
+    from triton.runtime.interpreter import TensorHandle, _get_np_dtype
+
+    element = ptrs.get_element_ty()
+    dtype = np.dtype(_get_np_dtype(element))
+    bits = np.full((*ptrs.data.shape, dtype.itemsize), 0xFF if element.is_floating() else 0x55, np.uint8)
+    return TensorHandle(bits.view(dtype)[..., 0], element)
 
 
 def _kernel_line() -> tuple[str, int]:

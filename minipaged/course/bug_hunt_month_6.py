@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,9 +122,8 @@ def judge_clean(name: str) -> Verdict:
 
 
 def hunt(name: str) -> Source:
-    """The judge's verdict in words, without memory addresses, which differ from run to run."""
-    message = re.sub(r"first: (?:\d+ bytes|a gap) [^\n]*?, in program", "first: in program", judge(name).message)
-    return Source(message.replace("is 7777.0000, but", "was not written, but"), "text")  # the judge's mark for NaN
+    """The judge's verdict in words."""
+    return Source(judge(name).message, "text")
 
 
 def solution(name: str) -> Source:

@@ -7,7 +7,7 @@ The referee does not carry out what would reach outside. All of it runs in Trito
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,11 +25,13 @@ RULES = {
     "outside": "A kernel touches its own tensors only: no address outside of them.",
     "unwritten": "A kernel reads only what somebody has written.",
     "twice": "Each element of the result is written once.",
+    "input": "A kernel stores into its results only: what it reads belongs to others.",
 }
 HINTS = {
     "outside": "Mask the load and the store: lanes without an element of their own must not touch memory.",
     "unwritten": "Which lanes stand for a token that is there? Mask all others out of the load.",
     "twice": "Two programs work on the same elements: where does tl.program_id come in?",
+    "input": "This store changes an input. Which pointer is the result's?",
 }
 
 
@@ -47,6 +49,7 @@ def launch(
     case: str,
     hints: Mapping[str, str],
     written: Mapping[str, Tensor | bool],
+    results: Sequence[str] = (),
 ) -> RefereeReport:
     """Run ``kernel[grid](*arguments)`` under the referee; a finding ends the check.
 
@@ -54,9 +57,13 @@ def launch(
         arguments: name → value, in the order of the signature; the names are shown in findings.
         hints: what to think about, by "rule kind", "rule tensor" or "rule": "outside store", "unwritten v_cache", …
         written: which elements of a tensor hold something at the start; all of it where the name is not given.
+        results: into which tensors the kernel may store; if none is named, into those of which nothing is written.
     """
     _expect_kernel(expect, kernel, arguments)
-    return watch(expect, lambda: kernel[grid](*arguments.values()), arguments, case=case, hints=hints, written=written)
+    return watch(
+        expect, lambda: kernel[grid](*arguments.values()), arguments,
+        case=case, hints=hints, written=written, results=results,
+    )  # fmt: skip
 
 
 def watch(
@@ -67,12 +74,14 @@ def watch(
     case: str,
     hints: Mapping[str, str],
     written: Mapping[str, Tensor | bool] | None = None,
+    results: Sequence[str] = (),
 ) -> RefereeReport:
     """Do ``work`` under the referee. An exception in it becomes the outcome *error*."""
     referee = Referee()
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and tensor.numel():
-            referee.watch(name, tensor, (written or {}).get(name, True))
+            holds = (written or {}).get(name, True)
+            referee.watch(name, tensor, holds, read_only=name not in results and holds is not False)
     try:
         with referee:
             work()

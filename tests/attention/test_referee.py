@@ -210,3 +210,110 @@ def test_what_the_judge_and_the_referee_cannot_use():
 def test_a_place_that_names_no_function():
     assert "file.py:function" in judge_attend("somewhere").message
     assert "no file" in judge_attend("nowhere.py:attend").message
+
+
+@triton.jit
+def copy_kernel(out, x, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < BLOCK)
+
+
+def copied(x, n, out=None, **how_to_watch_out):
+    out = torch.zeros(8) if out is None else out
+    with (referee := Referee()):
+        referee.watch("x", x, read_only=True)
+        referee.watch("out", out, **how_to_watch_out)
+        copy_kernel[(1,)](out, x, n, BLOCK=8)
+    return out, referee.report()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_a_lane_whose_load_is_masked_out_is_poison(dtype):
+    out, report = copied(torch.ones(8, dtype=dtype), 5, torch.zeros(8, dtype=dtype))
+    assert report.clean
+    assert out[:5].eq(1).all()
+    assert (out[5:].isnan() if dtype.is_floating_point else out[5:] == 0x55555555).all()
+
+
+@triton.jit
+def reach_kernel(out, x, at):
+    tl.store(out, tl.load(x + at))
+
+
+@pytest.mark.parametrize(
+    ("at", "where"),
+    [
+        (8, "behind x [2, 4]"),
+        (10, "8 bytes behind the end of x [2, 4]"),
+        (-3, "12 bytes before the start of x [2, 4]"),
+        (5, "a gap inside x [2, 4], strides [8, 1]"),
+    ],
+)
+def test_where_an_address_outside_lies(at, where):
+    """Beside the tensor in its own memory; distances to other memory would differ from run to run."""
+    x = fenced(torch.ones(2, 8))[:, :4] if "gap" in where else fenced(torch.ones(2, 4))
+    with (referee := Referee()):
+        referee.watch("x", x)
+        reach_kernel[(1,)](torch.zeros(1), x, at)
+    assert [finding.where for finding in referee.report().findings] == [where]
+
+
+def test_memory_of_no_tensor_is_named_so():
+    _, report = copied(torch.ones(8), 8, torch.zeros(4))
+    assert [finding.where for finding in report.findings] == ["in the memory of no tensor"]
+
+
+def test_a_store_into_an_input_is_found():
+    _, report = copied(torch.ones(8), 8, read_only=True)
+    assert [finding.rule for finding in report.findings] == ["input"]
+    assert "writes into an input (8 elements)" in str(report)
+
+
+def test_an_input_that_is_expanded():
+    _, report = copied(torch.ones(1, 1).expand(1, 8), 1, written=False)
+    assert report.clean
+    assert report.loaded["x"] == 4
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_k_and_v_between_each_other(named):
+    """A pool [num_blocks, 2, …]: K of a block, then its V."""
+    pool = torch.full((6, 2, 4, 2, 16), float("nan"))
+    k_cache, v_cache = pool.unbind(1)
+    key, value = torch.randn(2, 3, 2, 16)
+    with (referee := Referee()):
+        if named:
+            referee.watch("k_cache", k_cache, written=False)
+            referee.watch("v_cache", v_cache, written=False)
+        launch_kernels.write(key, value, k_cache, v_cache, torch.tensor([5, 23, 8]))
+    report = referee.report()
+    assert report.clean, str(report)
+    names = ("k_cache", "v_cache") if named else ("k", "v")
+    assert [report.stored[name] for name in names] == [4 * 3 * 2 * 16] * 2
+    assert torch.equal(v_cache[5, 3], value[1])
+
+
+def test_only_a_cache_is_told_in_blocks_and_slots():
+    parts = torch.zeros(8).view(2, 2, 2, 1)
+    with (referee := Referee()):
+        referee.watch("parts", parts, written=False)
+        referee.watch("k_cache", torch.zeros(2, 2, 2, 1), written=False)
+    assert referee._tensors[0].describe((0, 1, 0, 0)) == "parts[0, 1, 0, 0]"
+    assert "slot 1" in referee._tensors[1].describe((0, 1, 0, 0))
+    assert referee._tensors[0].picture((0, 1, 0, 0)) == ""
+
+
+def test_a_write_is_judged_by_what_is_written():
+    def nowhere(*_):
+        pass
+
+    def everywhere(key, value, k_cache, v_cache, slots):
+        seeded_kernels.write(key, value, k_cache, v_cache, slots)
+        k_cache[0, 1], v_cache[0, 1] = 0.0, 0.0
+
+    def into_the_key(key, value, k_cache, v_cache, slots):
+        key.zero_()
+
+    assert "k_cache[0, 0, 0, 0] was not written, but must be" in judge_write(nowhere).message
+    assert "k_cache[0, 1, 0, 0] is 0.0000, but must not be written" in judge_write(everywhere).message
+    assert "key is an input, but it was changed" in judge_write(into_the_key).message
