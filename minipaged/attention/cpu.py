@@ -87,15 +87,23 @@ class _Plan:
     def __init__(self, metadata: AttentionMetadata, window: int | None) -> None:
         starts = metadata.query_start_loc.numpy().astype(np.int64)
         seq_lens = metadata.seq_lens.numpy()
-        query_lens = np.diff(starts)
         self.tables = metadata.block_tables.numpy()
+        if metadata.is_decode:  # nothing to divide, nothing to look up: row s is sequence s
+            self.long = []
+            self.rows = self.seqs = np.arange(len(seq_lens))
+            self._see(seq_lens.astype(np.int64), window)
+            return
+        query_lens = np.diff(starts)
         long = query_lens >= LONG_QUERY
         self.long = [(int(s), slice(starts[s], starts[s + 1]), int(seq_lens[s])) for s in np.flatnonzero(long)]
         seqs = np.repeat(np.arange(len(seq_lens)), query_lens)
         rows = np.arange(starts[-1])
         keep = ~long[seqs]
         self.rows, self.seqs = rows[keep], seqs[keep]
-        self.lengths = seq_lens[self.seqs] - query_lens[self.seqs] + (self.rows - starts[self.seqs]) + 1
+        self._see(seq_lens[self.seqs] - query_lens[self.seqs] + (self.rows - starts[self.seqs]) + 1, window)
+
+    def _see(self, lengths: np.ndarray, window: int | None) -> None:
+        self.lengths = lengths
         self.firsts = np.maximum(self.lengths - window, 0) if window else np.zeros_like(self.lengths)
         self.work = np.cumsum(self.lengths - self.firsts)
 

@@ -119,9 +119,10 @@ class AttentionMetadata:
     def _once(self, key, compute):
         """``compute()``, once a step: again only after a tensor was replaced or changed in place."""
         tensors = (self.block_tables, self.seq_lens, self.query_start_loc, self.slot_mapping)
-        if any(t.is_inference() for t in tensors):  # torch does not count their changes, so nothing is remembered
+        try:
+            state = (*map(id, tensors), *[t._version for t in tensors], self.max_query_len, self.max_seq_len)
+        except RuntimeError:  # inference tensors: torch does not count their changes, so nothing is remembered
             return compute()
-        state = (*((id(t), t._version) for t in tensors), self.max_query_len, self.max_seq_len)
         if not self._cache_of or self._cache_of[0] != state:
             self._cache.clear()
             self._cache_of = (state, tensors)  # the tensors are held, so that no other one can get their ids

@@ -1,8 +1,9 @@
 """The checks in front of every kernel, which has none itself: a wrong id reads garbage or ends the process.
 
 Each check is one or two vectorised comparisons, made before anything is written, and the error names the
-value, the limit and the way out. What is checked of the metadata is remembered with it, so that a step of N
-layers pays once. Backends take ``validate=False`` for benchmarks.
+value, the limit and the way out. A step of N layers pays once: what was checked of the metadata is remembered
+with it, and shapes and types that were found good need no second look. Backends take ``validate=False`` for
+benchmarks.
 """
 
 from __future__ import annotations
@@ -12,16 +13,33 @@ import weakref
 from collections.abc import Sequence
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from minipaged.attention.metadata import AttentionMetadata
+from minipaged.attention.metadata import UNUSED, AttentionMetadata
 from minipaged.attention.options import PLAIN, AttentionOptions
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_last_slots: tuple = (None, 0, 0)  # the slot mapping checked last: every layer of a step brings the same one
-
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_last_slots: tuple = (None, 0, 0)  # the slot mapping checked last: every layer of a step brings the same one
+_good_layouts: set[tuple] = set()
+MOST_LAYOUTS = 1000  # remembered; a step of another number of tokens is another layout
+
+
+def _layout(*tensors: Tensor) -> tuple | None:
+    """All that the checks by shape, type and device look at; None when something is no tensor."""
+    try:
+        return tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
+    except AttributeError:
+        return None
+
+
+def _remember(layout: tuple | None) -> None:
+    if len(_good_layouts) >= MOST_LAYOUTS:
+        _good_layouts.clear()
+    if layout is not None:
+        _good_layouts.add(layout)
 
 
 def _require_tensor(name: str, tensor: object, ndim: int, dtypes: tuple[torch.dtype, ...], layout: str) -> None:
@@ -86,20 +104,20 @@ def validate_slots(slot_mapping: Tensor, num_slots: int) -> None:
     known = seen is not None and seen() is slot_mapping and limit == num_slots
     if counted and known and version == slot_mapping._version:
         return
-    low, high = (int(x) for x in torch.aminmax(slot_mapping))
-    if low < -1 or high >= num_slots:
-        index = int(((slot_mapping < -1) | (slot_mapping >= num_slots)).nonzero()[0])
+    slots = slot_mapping.cpu().numpy()
+    in_order = np.sort(slots)
+    if in_order[0] < -1 or in_order[-1] >= num_slots:
+        index = int(((slots < -1) | (slots >= num_slots)).nonzero()[0][0])
         raise ValueError(
-            f"slot_mapping[{index}] is {int(slot_mapping[index])}, but the cache has the slots 0 … "
+            f"slot_mapping[{index}] is {slots[index]}, but the cache has the slots 0 … "
             f"{num_slots - 1} (−1 skips a token): compute slots as block_id * block_size + offset from an "
             "allocated block table"
         )
-    used = torch.sort(slot_mapping[slot_mapping >= 0]).values
-    twice = used[1:][used[1:] == used[:-1]]
-    if twice.numel():
-        tokens = (slot_mapping == twice[0]).nonzero().flatten().tolist()
+    twice = in_order[1:][(in_order[1:] == in_order[:-1]) & (in_order[1:] >= 0)]
+    if len(twice):
+        tokens = (slots == twice[0]).nonzero()[0].tolist()
         raise ValueError(
-            f"slot {int(twice[0])} is given to the tokens {tokens} of one step, but a slot holds one token: "
+            f"slot {twice[0]} is given to the tokens {tokens} of one step, but a slot holds one token: "
             "give each new token its own slot"
         )
     if counted:
@@ -108,8 +126,16 @@ def validate_slots(slot_mapping: Tensor, num_slots: int) -> None:
 
 def validate_write(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     """Everything that ``AttentionBackend.write`` takes for granted."""
+    layout = _layout(key, value, k_cache, v_cache, slot_mapping)
+    if layout not in _good_layouts:
+        _validate_write_layout(key, value, k_cache, v_cache, slot_mapping)
+        _remember(layout)
+    validate_slots(slot_mapping, k_cache.shape[0] * k_cache.shape[1])
+
+
+def _validate_write_layout(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     validate_cache(k_cache, v_cache)
-    num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+    num_kv_heads, head_dim = k_cache.shape[2:]
     _require_tensor("slot_mapping", slot_mapping, 1, (torch.int64,), "[num_tokens]")
     for name, tensor in (("key", key), ("value", value)):
         _require_tensor(name, tensor, 3, FLOATS + FP8, "[num_tokens, num_kv_heads, head_dim]")
@@ -123,7 +149,6 @@ def validate_write(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor,
     _require_device("slot_mapping", slot_mapping, k_cache.device)
     _require_own_memory(k_cache, "k_cache")
     _require_own_memory(v_cache, "v_cache")
-    validate_slots(slot_mapping, num_blocks * block_size)
 
 
 def validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: int) -> None:
@@ -135,64 +160,66 @@ def validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: 
 
 
 def _validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size: int) -> None:
-    num_seqs, width = metadata.block_tables.shape
-    if len(metadata.seq_lens) != num_seqs or len(metadata.query_start_loc) != num_seqs + 1:
+    tables, lens, starts = (
+        tensor.cpu().numpy() for tensor in (metadata.block_tables, metadata.seq_lens, metadata.query_start_loc)
+    )
+    num_seqs, width = tables.shape
+    if len(lens) != num_seqs or len(starts) != num_seqs + 1:
         raise ValueError(
-            f"block_tables has {num_seqs} rows, seq_lens {len(metadata.seq_lens)} and query_start_loc "
-            f"{len(metadata.query_start_loc)} entries: that many sequences need {num_seqs} lengths and "
+            f"block_tables has {num_seqs} rows, seq_lens {len(lens)} and query_start_loc "
+            f"{len(starts)} entries: that many sequences need {num_seqs} lengths and "
             f"{num_seqs + 1} starts"
         )
-    _validate_lengths(metadata)
-    tables, lens = metadata.block_tables, metadata.seq_lens
-    blocks_needed = (lens + block_size - 1) // block_size
-    column = torch.arange(width, dtype=torch.int32, device=tables.device)
-    read = column[None, :] < blocks_needed[:, None]
-    too_long = (blocks_needed > ((tables != -1) & read).sum(dim=1)).nonzero()
-    if too_long.numel():
-        s = int(too_long[0])
-        have = int(((tables[s] != -1) & read[s]).sum())
+    _validate_lengths(metadata, lens, np.diff(starts))
+    blocks_needed = -(-lens // block_size)
+    read = np.arange(width) < blocks_needed[:, None]
+    good = read & (tables >= 0) & (tables < num_blocks)
+    if (good.sum(axis=1) != blocks_needed).any():
+        _explain_tables(tables, lens, blocks_needed, read, num_blocks, block_size)
+    if starts[0] != 0:
         raise ValueError(
-            f"sequence {s}: seq_len {int(lens[s])} needs {int(blocks_needed[s])} blocks of {block_size} "
-            f"tokens, but its block table has {have}: allocate the missing blocks first, or lower seq_len "
-            f"to at most {have * block_size}"
-        )
-    outside = (read & ((tables < 0) | (tables >= num_blocks))).nonzero()
-    if outside.numel():
-        s, i = outside[0].tolist()
-        raise ValueError(
-            f"block_tables[{s}][{i}] is {int(tables[s, i])}, but the pool has the blocks "
-            f"0 … {num_blocks - 1}: use ids from this cache's own block pool"
-        )
-    first_row, last_row = int(metadata.query_start_loc[0]), int(metadata.query_start_loc[-1])
-    if first_row != 0:
-        raise ValueError(
-            f"query_start_loc begins at {first_row}, but the first sequence's query tokens begin at row 0: make "
+            f"query_start_loc begins at {starts[0]}, but the first sequence's query tokens begin at row 0: make "
             "metadata with AttentionMetadata.build"
         )
-    if last_row != metadata.num_tokens:
+    if starts[-1] != metadata.num_tokens:
         raise ValueError(
-            f"query_start_loc ends at {last_row}, but slot_mapping has {metadata.num_tokens} entries: both "
+            f"query_start_loc ends at {starts[-1]}, but slot_mapping has {metadata.num_tokens} entries: both "
             "count the query tokens of the step, so make metadata with AttentionMetadata.build"
         )
 
 
-def _validate_lengths(metadata: AttentionMetadata) -> None:
-    query_lens = metadata.query_lens
-    bad = ((query_lens < 0) | (query_lens > metadata.seq_lens) | (metadata.seq_lens < 0)).nonzero()
-    if bad.numel():
-        s = int(bad[0])
+def _explain_tables(
+    tables: np.ndarray, lens: np.ndarray, blocks_needed: np.ndarray, read: np.ndarray, num_blocks: int, block_size: int
+) -> None:
+    """Raise for the first table that is too short, or else for the first id outside the pool."""
+    have = ((tables != UNUSED) & read).sum(axis=1)
+    for s in np.flatnonzero(blocks_needed > have)[:1]:
         raise ValueError(
-            f"sequence {s} has {int(query_lens[s])} query tokens and seq_len {int(metadata.seq_lens[s])}: "
+            f"sequence {s}: seq_len {lens[s]} needs {blocks_needed[s]} blocks of {block_size} "
+            f"tokens, but its block table has {have[s]}: allocate the missing blocks first, or lower seq_len "
+            f"to at most {have[s] * block_size}"
+        )
+    s, i = np.argwhere(read & ((tables < 0) | (tables >= num_blocks)))[0]
+    raise ValueError(
+        f"block_tables[{s}][{i}] is {tables[s, i]}, but the pool has the blocks "
+        f"0 … {num_blocks - 1}: use ids from this cache's own block pool"
+    )
+
+
+def _validate_lengths(metadata: AttentionMetadata, lens: np.ndarray, query_lens: np.ndarray) -> None:
+    bad = np.flatnonzero((query_lens < 0) | (query_lens > lens) | (lens < 0))
+    if len(bad):
+        s = bad[0]
+        raise ValueError(
+            f"sequence {s} has {query_lens[s]} query tokens and seq_len {lens[s]}: "
             "it must be 0 ≤ query tokens ≤ seq_len, because the query tokens are the last tokens of the "
             "context"
         )
-    if metadata.num_seqs and (
-        int(query_lens.max()) > metadata.max_query_len or int(metadata.seq_lens.max()) > metadata.max_seq_len
-    ):
+    longest_query, longest = query_lens.max(initial=0), lens.max(initial=0)
+    if longest_query > metadata.max_query_len or longest > metadata.max_seq_len:
         raise ValueError(
             f"max_query_len is {metadata.max_query_len} and max_seq_len {metadata.max_seq_len}, but the "
-            f"longest are {int(query_lens.max())} and {int(metadata.seq_lens.max())}: make metadata with "
-            "AttentionMetadata.build"
+            f"longest are {longest_query} and {longest}: make metadata with AttentionMetadata.build"
         )
 
 
@@ -207,10 +234,28 @@ def validate_attend(
     """Everything that ``AttentionBackend.attend`` takes for granted."""
     if isinstance(scale, bool) or not isinstance(scale, Real) or not math.isfinite(scale):
         raise ValueError(f"scale is {scale!r}, but a finite number is needed, usually head_dim ** -0.5")
+    if not isinstance(metadata, AttentionMetadata):
+        raise TypeError(f"metadata is a {type(metadata).__name__}, but an AttentionMetadata is needed")
+    of_step = (metadata.block_tables, metadata.seq_lens, metadata.query_start_loc, metadata.slot_mapping)
+    layout = _layout(query, k_cache, v_cache, *of_step)
+    if layout not in _good_layouts:
+        _validate_attend_layout(query, k_cache, v_cache, metadata)
+        _remember(layout)
+    validate_metadata(metadata, *k_cache.shape[:2])
+    if len(query) != metadata.num_tokens:
+        raise ValueError(
+            f"query has {len(query)} rows, but the metadata describes {metadata.num_tokens} query tokens: "
+            "give one row for every query token of the step"
+        )
+    if options is not PLAIN:
+        _validate_options(options, query.shape[1], k_cache.device)
+
+
+def _validate_attend_layout(query: Tensor, k_cache: Tensor, v_cache: Tensor, metadata: AttentionMetadata) -> None:
     validate_cache(k_cache, v_cache)
-    num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+    num_kv_heads, head_dim = k_cache.shape[2:]
     _require_tensor("query", query, 3, FLOATS, "[num_tokens, num_heads, head_dim]")
-    num_tokens, num_heads, query_dim = query.shape
+    num_heads, query_dim = query.shape[1:]
     if query_dim != head_dim:
         raise ValueError(f"query has the head size {query_dim}, but the cache has {head_dim}: they must be equal")
     if num_heads < 1 or num_heads % num_kv_heads:
@@ -218,8 +263,6 @@ def validate_attend(
             f"{num_heads} query heads cannot share {num_kv_heads} KV heads: the number of query heads must "
             "be a multiple of the number of KV heads"
         )
-    if not isinstance(metadata, AttentionMetadata):
-        raise TypeError(f"metadata is a {type(metadata).__name__}, but an AttentionMetadata is needed")
     _require_tensor("block_tables", metadata.block_tables, 2, (torch.int32,), "[num_seqs, max_blocks]")
     _require_tensor("seq_lens", metadata.seq_lens, 1, (torch.int32,), "[num_seqs]")
     _require_tensor("query_start_loc", metadata.query_start_loc, 1, (torch.int32,), "[num_seqs + 1]")
@@ -227,12 +270,9 @@ def validate_attend(
     for name in ("block_tables", "seq_lens", "query_start_loc"):
         _require_device(name, getattr(metadata, name), k_cache.device)
     _require_device("query", query, k_cache.device)
-    validate_metadata(metadata, num_blocks, block_size)
-    if num_tokens != metadata.num_tokens:
-        raise ValueError(
-            f"query has {num_tokens} rows, but the metadata describes {metadata.num_tokens} query tokens: "
-            "give one row for every query token of the step"
-        )
+
+
+def _validate_options(options: AttentionOptions, num_heads: int, device: torch.device) -> None:
     for name in ("alibi_slopes", "sinks"):
         tensor = getattr(options, name)
         if tensor is not None:
@@ -243,7 +283,7 @@ def validate_attend(
                 f"{num_heads} query heads is needed"
             )
         if tensor is not None:
-            _require_device(name, tensor, k_cache.device)
+            _require_device(name, tensor, device)
 
 
 def validate_pairs(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
