@@ -6,11 +6,13 @@ from typing import Any
 
 from minipaged.model.families import FAMILIES, LAYER_TYPES, read_architecture, read_sliding, refuse_unsupported
 from minipaged.model.rope import RopeScaling, read_rope
-from minipaged.model.settings import CheckpointError, positive_int, positive_number, read_json
+from minipaged.model.settings import CheckpointError, positive_int, positive_number, read_json, switch
 
 __all__ = ["CheckpointError", "ModelConfig", "read_json"]
 
 LONGEST = 2**24
+MOST_LAYERS = 10_000  # far above all models; every one is listed before the files are compared with the list
+MOST_ROPE_BYTES = 2**31
 _SIZES = {  # our name → the name in config.json; each must be a positive integer
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -86,7 +88,8 @@ class ModelConfig:
         architecture = read_architecture(values, source)
         family = FAMILIES[architecture]
         refuse_unsupported(values, family, source)
-        sizes = {ours: positive_int(values, theirs, source) for ours, theirs in _SIZES.items()}
+        sizes = {ours: positive_int(values, theirs, source) for ours, theirs in _SIZES.items() if ours != "num_layers"}
+        sizes["num_layers"] = positive_int(values, _SIZES["num_layers"], source, most=MOST_LAYERS)
         num_heads, hidden_size, num_layers = sizes["num_heads"], sizes["hidden_size"], sizes["num_layers"]
         values = family.defaults | values  # a null in config.json is a value, too
         num_kv_heads = positive_int(values, "num_key_value_heads", source, default=num_heads)
@@ -112,23 +115,36 @@ class ModelConfig:
                 f"{source}: sequences of {longest:.4g} tokens are longer than {LONGEST} (2^24), up to which fp32 tells "
                 f"positions apart. Correct max_position_embeddings, or the factor of RoPE."
             )
+        rope_bytes = longest * head_dim * 8  # cos and sin of each position, in fp32
+        if rope_bytes > MOST_ROPE_BYTES:
+            fits = MOST_ROPE_BYTES // (head_dim * 8)
+            raise CheckpointError(
+                f"{source}: the RoPE tables of {longest:,} positions would take {rope_bytes / 2**30:.1f} GiB, more "
+                f"than {MOST_ROPE_BYTES / 2**30:g}. Set max_position_embeddings to at most {fits:,} (with a RoPE scaling, "
+                f"after its factor): shorter sequences are computed as before."
+            )
+        if scaling is not None and scaling.rope_type == "dynamic" and head_dim == 2:
+            raise CheckpointError(
+                f"{source}: head_dim = 2 is too small for RoPE scaling 'dynamic'; it needs 4 or more. Copy config.json "
+                f"again."
+            )
         sliding_window, sliding_layers = read_sliding(values, family, num_layers, source)
         ends = _end_tokens(values.get("eos_token_id"), sizes["vocab_size"], source)
-        attention_bias = "attention_bias" in family.switches and bool(values.get("attention_bias"))
+        attention_bias = "attention_bias" in family.switches and switch(values, "attention_bias", source)
         return cls(
             **sizes,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             rope_theta=theta,
             rms_norm_eps=positive_number(values, "rms_norm_eps", source, 1e-6),
-            tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
+            tie_word_embeddings=switch(values, "tie_word_embeddings", source),
             eos_token_id=ends[0] if ends else None,
             bos_token_id=values.get("bos_token_id"),
             architecture=architecture,
             rope_scaling=scaling,
             qkv_bias=family.qkv_bias or attention_bias,
             o_bias=attention_bias,
-            mlp_bias=bool(values.get("mlp_bias")),
+            mlp_bias=switch(values, "mlp_bias", source),
             qk_norm=family.qk_norm,
             sliding_window=sliding_window,
             sliding_layers=sliding_layers,

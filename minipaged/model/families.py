@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from minipaged.model.settings import CheckpointError, positive_int
+from minipaged.model.settings import CheckpointError, positive_int, switch
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def read_sliding(
 ) -> tuple[int | None, tuple[int, ...]]:
     """(window, layers that have it). Mistral: all layers. Qwen: those of layer_types, or from max_window_layers on."""
     by_layer = "use_sliding_window" in family.switches
-    on = "sliding_window" in family.switches and (not by_layer or bool(values.get("use_sliding_window")))
+    on = "sliding_window" in family.switches and (not by_layer or switch(values, "use_sliding_window", source))
     window = positive_int(values, "sliding_window", source) if on and values["sliding_window"] is not None else None
     layers = range(num_layers)
     if by_layer and values.get("layer_types") is not None:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minipaged.model.settings import CheckpointError, positive_number
+from minipaged.model import ops
+from minipaged.model.settings import CheckpointError, positive_number, switch
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _LENGTH_IS_STRETCHED = ("linear", "dynamic")  # their config.json gives the length before scaling
@@ -67,6 +68,8 @@ def read_rope(values: dict[str, Any], max_positions: int, source: str) -> tuple[
     theta = positive_number(rope if rope.get("rope_theta") is not None else values, "rope_theta", source, 10000.0)
     if rope_type == "default":
         return theta, None
+    if rope_type == "yarn" and theta <= 1:
+        raise CheckpointError(f"{source}: rope_theta = {theta:g}; yarn needs more than 1. Copy config.json again.")
     factor = positive_number(rope, "factor", where, low=1.0)
     if rope_type in _LENGTH_IS_STRETCHED:
         return theta, RopeScaling(rope_type, factor, max_positions)
@@ -123,11 +126,14 @@ def _read_yarn(rope: dict[str, Any], factor: float, where: str) -> dict[str, Any
     inferred = mscale(1.0)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
         inferred = mscale(number("mscale")) / mscale(number("mscale_all_dim"))
+    fast, slow = number("beta_fast", 32.0), number("beta_slow", 1.0)
+    if fast < slow:
+        raise CheckpointError(f"{where}: beta_fast = {fast:g} must not be less than beta_slow = {slow:g}.")
     return {
         "attention_factor": number("attention_factor", inferred),
-        "beta_fast": number("beta_fast", 32.0),
-        "beta_slow": number("beta_slow", 1.0),
-        "truncate": bool(rope.get("truncate", True)),
+        "beta_fast": fast,
+        "beta_slow": slow,
+        "truncate": switch(rope, "truncate", where, default=True),
     }
 
 
@@ -160,8 +166,7 @@ class RotaryEmbedding(nn.Module):
     @staticmethod
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn x [..., T, heads, D] by the angles of its positions."""
-        first, second = x.chunk(2, dim=-1)
-        return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+        return ops.rotate(x, cos, sin)
 
 
 def frequencies(head_dim: int, positions: Tensor, theta: float, scaling: RopeScaling | None) -> Tensor:

@@ -14,7 +14,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Parse a JSON object, or raise CheckpointError with the place where it breaks off."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(
             f"{file} is not valid JSON ({error}): the file is truncated or damaged. Copy the checkpoint again."
         ) from error
@@ -23,14 +23,25 @@ def read_json(file: Path) -> dict[str, Any]:
     return values
 
 
-def positive_int(values: dict[str, Any], key: str, source: str, default: int | None = None) -> int:
-    """An integer above 0, and of 31 bits; `default` where it is left out or null."""
+def positive_int(
+    values: dict[str, Any], key: str, source: str, default: int | None = None, most: int = 2**31 - 1
+) -> int:
+    """An integer from 1 to `most`, by default of 31 bits; `default` where it is left out or null."""
     value = default if values.get(key) is None else values[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        limit = "below 2^31" if most == 2**31 - 1 else f"of at most {most:,}"
         raise CheckpointError(
-            f"{source}: {_found(values, key)}; expected a positive integer below 2^31. Copy config.json again."
+            f"{source}: {_found(values, key)}; expected a positive integer {limit}. Copy config.json again."
         )
     return value
+
+
+def switch(values: dict[str, Any], key: str, source: str, default: bool = False) -> bool:
+    """true or false; `default` where it is left out or null. A text is refused: "false" would count as true."""
+    value = default if values.get(key) is None else values[key]
+    if not isinstance(value, int) or value not in (0, 1):
+        raise CheckpointError(f"{source}: {_found(values, key)}; expected true or false, without quotes. Correct it.")
+    return bool(value)
 
 
 def positive_number(

@@ -76,3 +76,14 @@ def test_damaged_config_file(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         ModelConfig.from_folder(tmp_path)
+
+
+def test_config_json_that_is_nested_too_deeply(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"config\.json is not valid JSON .*recursion"):
+        ModelConfig.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("value", [True, False, None, 0, 1])
+def test_a_switch_is_true_or_false_or_left_out(values, value):
+    assert ModelConfig.from_dict(values | {"mlp_bias": value}).mlp_bias is bool(value)

@@ -135,7 +135,32 @@ def test_head_of_a_tied_model(tmp_path):
         ({"architectures": []}, r"none given \(model_type 'qwen2'\)"),
         ({"architectures": 3}, "architecture 3"),
         ({"layer_types": [["full_attention"], 2]}, "layer_types = .* expected a list of 2 entries"),
-        ({"num_hidden_layers": 10**30}, "num_hidden_layers = 1000.* expected a positive integer below"),
+        ({"num_hidden_layers": 10**30}, "num_hidden_layers = 1000.* expected a positive integer of at most 10,000"),
+        ({"num_hidden_layers": 2 * 10**9}, "num_hidden_layers = 2000000000; .* of at most 10,000"),
+        ({"intermediate_size": 2**31}, "intermediate_size = 2147483648; expected a positive integer below 2\\^31"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false'; expected true or false, without quotes"),
+        ({"use_sliding_window": "false"}, "use_sliding_window = 'false'; expected true or false"),
+        ({"use_sliding_window": 2}, "use_sliding_window = 2; expected true or false"),
+        (
+            {"head_dim": 128, "max_position_embeddings": 2**22},
+            "tables of 4,194,304 positions would take 4.0 GiB, more than 2. .* at most 2,097,152",
+        ),
+        (
+            {"head_dim": 2, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "head_dim = 2 is too small for RoPE scaling 'dynamic'; it needs 4 or more",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1}},
+            "rope_theta = 1; yarn needs more than 1",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1, "beta_slow": 32}},
+            "'yarn': beta_fast = 1 must not be less than beta_slow = 32",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": "false"}},
+            "'yarn': truncate = 'false'; expected true or false",
+        ),
         ({"max_position_embeddings": 2**25}, r"3.355e\+07 tokens are longer than 16777216 \(2\^24\)"),
         ({"num_experts": 4}, "num_experts = 4"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config = {'quant_method': 'awq'}"),
@@ -167,6 +192,9 @@ def test_unsupported_is_named_before_weights_are_read(folder, changes, named):
     [
         ("LlamaForCausalLM", {"sliding_window": 8}, "type llama: sliding_window = 8"),
         ("LlamaForCausalLM", {"layer_types": ["sliding_attention"] * 2}, "layer_types"),
+        ("LlamaForCausalLM", {"attention_bias": "false"}, "attention_bias = 'false'; expected true or false"),
+        ("LlamaForCausalLM", {"mlp_bias": "no"}, "mlp_bias = 'no'; expected true or false"),
+        ("Qwen3ForCausalLM", {"attention_bias": [False]}, r"attention_bias = \[False\]; expected true or false"),
         ("MistralForCausalLM", {"layer_types": ["sliding_attention", "full_attention"]}, "type mistral: layer_types"),
     ],
 )
