@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ KINDS = {
     "holds": Look(PALE, "\\\\", "has ended, keeps its seat and its blocks"),
     "preempted": Look(PURPLE, "..", "gives back all its blocks"),
     "swapped": Look(YELLOW, "--", "its blocks are saved outside the pool"),
+    "token": Look(SKY, "", "a token of a prompt"),
+    "padding": Look(VERMILION, "xx", "padding: computed, and thrown away"),
 }
 
 
@@ -62,6 +64,13 @@ def _legend_places(kinds: Sequence[str]) -> list[tuple[str, float, int]]:
         placed.append((kind, x, row))
         x += needed
     return placed
+
+
+def _legend(sketch: Sketch, places: Sequence[tuple[str, float, int]], y: float) -> None:
+    for kind, x, row in places:
+        middle = y + 0.12 + LEGEND * row
+        _cell(sketch, x, middle - 0.09, 0.26, 0.18, kind)
+        sketch.text(x + 0.33, middle, KINDS[kind].words, size=8)
 
 
 @picture
@@ -94,10 +103,27 @@ def draw_schedules(
         _panel(sketch, schedule, y, left, wide, numbers, pool, upto, last)
         lines += _panel_words(schedule, pool, upto, last)
         y += height
-    for kind, x, row in places:
-        middle = y + 0.12 + LEGEND * row
-        _cell(sketch, x, middle - 0.09, 0.26, 0.18, kind)
-        sketch.text(x + 0.33, middle, KINDS[kind].words, size=8)
+    _legend(sketch, places, y)
+    return sketch.canvas, "\n".join(lines)
+
+
+@picture
+def draw_padding(lengths: Mapping[str, int], title: str = "") -> tuple[Canvas, str]:
+    """Prompts of these lengths as one rectangle: the shorter ones are filled up to the longest. One row a prompt."""
+    longest, top = max(lengths.values()), 0.5 if title else 0.15
+    left = 0.35 + 0.085 * max(map(len, lengths))
+    wide = min(0.42, (WIDTH - left - 0.15) / longest)
+    sketch = Sketch(WIDTH, top + ROW * len(lengths) + LEGEND + 0.1, title)
+    lines = [title or "Prompts in one rectangle"]
+    for row, (name, length) in enumerate(lengths.items()):
+        y = top + ROW * row
+        sketch.text(0.15, y + HIGH / 2, name, weight="bold")
+        for place in range(longest):
+            _cell(sketch, left + place * wide, y, wide, HIGH, "token" if place < length else "padding")
+            if place < length and wide > 0.3:
+                sketch.text(left + (place + 0.5) * wide, y + HIGH / 2, f"{name}{place}", ha="center", size=8)
+        lines.append(f"{name}: {length} tokens, {longest - length} padding")
+    _legend(sketch, _legend_places(["token", "padding"]), top + ROW * len(lengths))
     return sketch.canvas, "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from minipaged.course.figures_month_5 import KINDS, draw_messages, draw_request_times, draw_schedules
+from minipaged.course.figures_month_5 import KINDS, draw_messages, draw_padding, draw_request_times, draw_schedules
 from minipaged.course.figures_month_5_dashboard import draw_dashboard
 from minipaged.course.month_5 import Order, follow_step, serve_orders
 from minipaged.course.month_5_dashboard import engine_source, example_samples, server_source
@@ -106,6 +106,8 @@ def test_a_request_that_never_fits_goes_round_for_ever_without_the_door():
     run = without_the_door(Order("A", 20, 10), num_blocks=4, budget=4, max_steps=60)
     assert (run.num_steps, run.last_token["A"]) == (60, 9)
     assert run.count("preempted") == 11
+    gave_back = [step for step, cell in run.rows["A"].items() if cell.kind == "preempted"]
+    assert all(run.used_blocks[step - 1] == 0 for step in gave_back)  # nobody else is there
     with pytest.raises(ValueError, match="but the pool has 4"):
         serve_orders([Order("A", 20, 10)], num_blocks=4, budget=4)
 
@@ -142,6 +144,13 @@ def test_estimates():
     costs = swap_or_recompute_ms([1, 16, 64])
     assert len(set(costs["recompute"])) == 1
     assert costs["swap: out and in"][0] > 5 * costs["recompute"][0] > costs["swap: out and in"][2]
+
+
+def test_padding_is_what_the_rectangle_has_beside_the_tokens():
+    text = draw_padding({"A": 2, "B": 6, "C": 9}, title="Three prompts").text
+    lines = ["Three prompts", "A: 2 tokens, 7 padding", "B: 6 tokens, 3 padding", "C: 9 tokens, 0 padding"]
+    assert text.splitlines() == lines
+    assert draw_padding({"one": 200, "two": 3}).text.endswith("two: 3 tokens, 197 padding")
 
 
 def test_the_life_of_a_request():
