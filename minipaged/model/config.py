@@ -120,8 +120,8 @@ class ModelConfig:
             fits = MOST_ROPE_BYTES // (head_dim * 8)
             raise CheckpointError(
                 f"{source}: the RoPE tables of {longest:,} positions would take {rope_bytes / 2**30:.1f} GiB, more "
-                f"than {MOST_ROPE_BYTES / 2**30:g}. Set max_position_embeddings to at most {fits:,} (with a RoPE scaling, "
-                f"after its factor): shorter sequences are computed as before."
+                f"than {MOST_ROPE_BYTES / 2**30:g}. Set max_position_embeddings to at most {fits:,} (with a RoPE "
+                f"scaling, after its factor): shorter sequences are computed as before."
             )
         if scaling is not None and scaling.rope_type == "dynamic" and head_dim == 2:
             raise CheckpointError(
