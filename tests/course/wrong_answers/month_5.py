@@ -112,6 +112,18 @@ def static_steps(lengths, width):
 def continuous_steps(lengths, width):
     return max(lengths, default=0)
 """),
+    Wrong("5.1", "the longest goes first", "First come, first served", STATIC + """
+def continuous_steps(lengths, width):
+    seats = [0] * width
+    for length in sorted(lengths, reverse=True):
+        first = seats.index(min(seats))
+        seats[first] += length
+    return max(seats)
+"""),
+    Wrong("5.1", "the longest of all as a static batch", "The longest of all", CONTINUOUS + """
+def static_steps(lengths, width):
+    return max(lengths, default=0)
+"""),
     Wrong("5.1", "spreads one answer over the seats", "cannot be cut", STATIC + """
 def continuous_steps(lengths, width):
     return -(-sum(lengths) // width)
@@ -227,7 +239,16 @@ def allocate(pool, table, num_tokens):
     missing = table.num_missing_blocks(num_tokens)
     return pool.get_new_blocks(missing) if missing <= pool.num_free_blocks else None
 """),
-    Wrong("5.4", "None when nothing is missing", "None means refused", """
+    Wrong("5.4", "keeps one block back", "that is enough", """
+def allocate(pool, table, num_tokens):
+    missing = table.num_missing_blocks(num_tokens)
+    if missing >= pool.num_free_blocks:
+        return None
+    new = pool.get_new_blocks(missing)
+    table.append_blocks(new)
+    return new
+"""),
+    Wrong("5.4", "None when nothing is missing", "an empty list", """
 def allocate(pool, table, num_tokens):
     missing = table.num_missing_blocks(num_tokens)
     if missing == 0 or missing > pool.num_free_blocks:
@@ -244,6 +265,14 @@ def allocate(pool, table, num_tokens):
         return None
     table.blocks.extend(new)
     return new
+"""),
+    Wrong("5.5", "only the name waits", "to the front of the queue", """
+def preempt(running, waiting, manager):
+    victim = running.pop()
+    manager.free(victim)
+    victim.num_computed_tokens = 0
+    waiting.append(victim.request_id)
+    return victim
 """),
     Wrong("5.5", "the oldest", "all or nothing", """
 def preempt(running, waiting, manager):
@@ -342,6 +371,14 @@ def give_back(pool, table):
     for block in blocks:
         pool.prefix_cache.remove(block)
     pool.free_blocks(blocks)
+"""),
+    Wrong("5.7", "wipes the blocks' names by hand", "the pool's matter", """
+usage, hit_tokens = 0.0, 12
+def give_back(pool, table):
+    blocks = table.clear()[::-1]
+    pool.free_blocks(blocks)
+    for block in blocks:
+        block.block_hash = None
 """),
     Wrong("5.7", "the head first", "The tail first", """
 usage, hit_tokens = 0.0, 12
