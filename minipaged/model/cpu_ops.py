@@ -1,0 +1,63 @@
+"""The operations of `ops.py` as Numba kernels: each reads its rows once and writes its result once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from minipaged.attention.cpu_kernels import LOG2_E, OPTIONS, exp2
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    out = torch.empty_like(x)
+    _rms_norm(x.numpy(), weight.detach().numpy(), np.float32(eps), out.numpy())
+    return out
+
+
+@njit(**OPTIONS)
+def _rms_norm(x, weight, eps, out):
+    rows, size = x.shape
+    for t in range(rows):
+        squares = np.float32(0)
+        for i in range(size):
+            squares += x[t, i] * x[t, i]
+        factor = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
+        for i in range(size):
+            out[t, i] = x[t, i] * factor * weight[i]
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    out = torch.empty((gate_up.shape[0], gate_up.shape[1] // 2))
+    _silu_mul(gate_up.numpy(), out.numpy())
+    return out
+
+
+@njit(**OPTIONS)
+def _silu_mul(gate_up, out):
+    rows, size = out.shape
+    for t in range(rows):
+        for i in range(size):
+            gate = gate_up[t, i]
+            power = exp2(-abs(gate) * LOG2_E)  # e^−|gate|, never above 1
+            part = np.float32(1) if gate >= 0 else power
+            out[t, i] = gate * part / (np.float32(1) + power) * gate_up[t, size + i]
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    out = torch.empty(x.shape)
+    _rotate(x.numpy(), cos.numpy(), sin.numpy(), out.numpy())
+    return out
+
+
+@njit(**OPTIONS)
+def _rotate(x, cos, sin, out):
+    rows, heads, size = x.shape
+    half = size // 2
+    for t in range(rows):
+        for h in range(heads):
+            for i in range(half):
+                first, second = x[t, h, i], x[t, h, half + i]
+                out[t, h, i] = first * cos[t, 0, i] - second * sin[t, 0, i]
+                out[t, h, half + i] = second * cos[t, 0, half + i] + first * sin[t, 0, half + i]

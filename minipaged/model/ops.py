@@ -1,0 +1,56 @@
+"""The small operations between the matrix products, each in plain torch and in one pass.
+
+A decode step has few numbers and much to call: torch's operations on them take longer to start than to compute. So
+the rows of an engine step, float32 on a CPU, go through Numba kernels (`cpu_ops`) where Numba is installed. All else
+takes torch's way, which is the definition: other types and devices, training, and the dense sequences of
+`forward_dense`, which have one dimension more.
+
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight, over the last dimension."""
+    if _in_one_pass(x, 2) and x.is_contiguous() and weight.dtype is torch.float32:
+        return _kernels().rms_norm(x, weight, eps)
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """[..., 2 · n] → [..., n]: silu(first half) · second half."""
+    if _in_one_pass(gate_up, 2) and gate_up.is_contiguous():
+        return _kernels().silu_mul(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn x [..., T, heads, D] by the angles of its positions: cos and sin [T, 1, D]."""
+    if _in_one_pass(x, 3) and x.stride(-1) == 1 and cos.dtype is torch.float32:
+        return _kernels().rotate(x, cos, sin)
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def _in_one_pass(x: Tensor, dimensions: int) -> bool:
+    """Whether x has the form of an engine step's rows, and there are kernels for it."""
+    ours = x.dtype is torch.float32 and x.is_cpu and x.dim() == dimensions
+    return ours and not torch.is_grad_enabled() and _kernels() is not None
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """Imported when the first step needs it: Numba takes a second."""
+    try:
+        from minipaged.model import cpu_ops
+    except ImportError:
+        return None
+    return cpu_ops
