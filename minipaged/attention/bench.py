@@ -1,6 +1,6 @@
 """Benchmarks of attention: paged in place beside gather and contiguous, on the CPU, in the interpreter, on a GPU.
 
-    rows = bench_attention(["8s1k", "16q1s1k"], backends=["cpu"], threads=1)
+    rows = bench_attention([("8q1s1k", 8, 2, 64)], ["cpu", "gather"], threads=1)  # 8 query heads, 2 KV heads, D 64
 
 Work items name a batch: ``[count]q<new tokens>[k][s<context>[k]]``, joined by ``_``:
 
@@ -15,6 +15,7 @@ machine meets both; ``ratio`` is the median of the pairs' ratios. Below 1 means 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import re
@@ -36,6 +37,7 @@ _ITEM = re.compile(r"(?P<count>\d+)?q(?P<query>\d+k?)(?:s(?P<context>\d+k?))?")
 CPU_SHAPES = [("8q1s1k", 8, 2, 64), ("32q1s256", 8, 2, 64), ("16q1s1k", 16, 8, 128)]
 RAGGED = [("7q1s64_q1s1600", 8, 2, 64), ("28q1s64_4q1s1600", 8, 2, 64), ("12q1s128_4q1s3k", 16, 8, 128)]
 GPU_SHAPES = [("32q1s2k", 32, 8, 128), ("64q1s4k", 32, 8, 128), ("q2k", 32, 8, 128), ("2q2k_32q1s1k", 32, 8, 128)]
+NO_GPU = "torch finds no GPU on this machine: use --device cpu or --device interpreter"
 INTERPRETER_SHAPES = [("4q1s1k", 8, 2, 64)]
 
 
@@ -198,12 +200,24 @@ def _candidate(name: str, batch: _Batch, device: torch.device) -> Callable[[], o
         return _padded(batch)
     if name == "gather":
         return _gather_first(batch)
-    backend = get_backend(name, device)
+    # On a GPU the checks would wait for it, and their time would count as the kernel's.
+    backend = get_backend(name, device, validate=device.type == "cpu")
     return lambda: backend.attend(batch.query, batch.k_cache, batch.v_cache, batch.metadata, batch.scale)
 
 
+@functools.cache
+def _filler(device: torch.device) -> Tensor:
+    return torch.empty(1 << 30, dtype=torch.uint8, device=device)
+
+
 def _time(call: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of one call.
+
+    On a GPU, a gigabyte is overwritten first: that empties its cache, and keeps it busy while Python prepares the
+    launch, which would count as the kernel's time otherwise.
+    """
     if device.type == "cuda":
+        _filler(device).zero_()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         call()
@@ -286,7 +300,7 @@ def bench_gpu(repeats: int = 50) -> dict:
     Raises RuntimeError where there is no GPU.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("no GPU is present: run minipaged bench attention --device cpu")
+        raise RuntimeError(NO_GPU)
     from minipaged.attention import bench_gpu_peers
 
     roof = copy_bandwidth()
@@ -310,6 +324,16 @@ def format_rows(rows: list[Row]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
 
 
+def _heads(text: str) -> tuple[int, int]:
+    """ "8/2" → (8, 2): query heads, KV heads. Raises ValueError with the text."""
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if match is None or int(match[1]) % int(match[2]):
+        raise ValueError(
+            f"--heads is {text!r}, but must be query heads/KV heads, the first a multiple of the second, as in 8/2"
+        )
+    return int(match[1]), int(match[2])
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line of ``minipaged bench attention``."""
     parser = argparse.ArgumentParser(prog="minipaged bench attention", description=__doc__.split("\n")[0])
@@ -322,12 +346,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     try:
-        heads, kv_heads = (int(n) for n in arguments.heads.split("/"))
+        heads, kv_heads = _heads(arguments.heads)
         shapes = [(work, heads, kv_heads, arguments.head_dim) for work in arguments.work]
         for work in arguments.work:
             parse_work(work)
-        if heads % kv_heads or min(arguments.threads, arguments.repeats, arguments.head_dim) < 1:
-            raise ValueError("query heads must be a multiple of KV heads; threads, repeats and head size at least 1")
+        for name in ("head_dim", "threads", "repeats"):
+            if getattr(arguments, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}, but must be at least 1")
+        if arguments.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError(NO_GPU)
     except ValueError as error:
         parser.error(str(error))
     if arguments.device == "cuda" and not shapes:
