@@ -20,6 +20,7 @@ from minipaged.course.notebook_tools.answers import solution_of
 from minipaged.course.outcome import Outcome
 from minipaged.course.own_process import ProcessEnded, TookTooLong, can_fork, in_own_process
 from minipaged.course.own_work import refusal, unwrap
+from minipaged.course.unchanged import changed_parts
 
 HINT_NAMES = ("a question", "the rule", "pseudocode")
 
@@ -98,7 +99,7 @@ def _grade_here(exercise: Exercise, answer: Any) -> Outcome:
             exercise, outcomes.FAILED, rule=unmet.rule, case=unmet.case, expected=unmet.want, got=unmet.got,
             picture=unmet.picture, think=unmet.hint, next=_next_hint(exercise),
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return outcome_of_exception(exercise, answer, error)
     return make_outcome(exercise, outcomes.PASSED, **{f"in vLLM {VLLM_RELEASE}": exercise.vllm})
 
@@ -126,7 +127,7 @@ def _returns_nothing(function: Callable) -> bool:
     return True
 
 
-def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception) -> Outcome:
+def outcome_of_exception(exercise: Exercise, answer: Any, error: Exception | SystemExit) -> Outcome:
     """An exception ended the check: the stub's, the learner's, or a bug of the check itself."""
     case = ""
     raised_by_call = isinstance(error, AnswerRaised)
@@ -160,7 +161,8 @@ def _not_attempted(exercise: Exercise) -> Outcome:
     return make_outcome(
         exercise,
         outcomes.NOT_ATTEMPTED,
-        do="Write your answer in the cell above, run it, then run this cell again.",
+        do=f"Write your answer in exercises/month_{exercise.month}.ipynb, in the cell above the check. Run it, then "
+        "the check again.",
         next=_next_hint(exercise),
     )
 
@@ -200,7 +202,8 @@ def _remember(outcome: Outcome) -> None:
     log = os.environ.get("MINIPAGED_OUTCOMES")
     if log:  # `minipaged grade` reads the outcomes of a run here
         with open(log, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"exercise": exercise_id, "status": outcome.status}) + "\n")
+            line = {"exercise": exercise_id, "status": outcome.status, "changed": changed_parts()}
+            file.write(json.dumps(line) + "\n")
 
 
 def _show(outcome: Outcome) -> None:

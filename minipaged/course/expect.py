@@ -64,6 +64,8 @@ class Expect:
         """`function(*args)` must equal `want` (see `equal`). Returns what it returned."""
         case = describe_call(function, args, {})  # before the call: the function may change its arguments
         got = self.call(function, *args)
+        if got is None and want is not None:
+            hint = f"None came back: on this way through the function, `return` is missing. {hint}".strip()
         self.equal(got, want, rule=rule, case=case, hint=hint, mistakes=mistakes, picture=picture)
         return got
 
@@ -182,7 +184,10 @@ def same(got: Any, want: Any) -> bool:
             return False
     if isinstance(want, dict) and isinstance(got, dict):
         return got.keys() == want.keys() and all(same(got[key], want[key]) for key in want)
-    return bool(got == want)
+    equal = type(want).__eq__(want, got)  # asked of the wanted value: the other may say yes to everything
+    if equal is NotImplemented:
+        return type(got).__module__ != "__main__" and bool(got == want)
+    return bool(equal)
 
 
 def as_list(value: Any) -> Any:

@@ -8,7 +8,7 @@ from minipaged.course import checking, progress
 from minipaged.course.errors import CourseError
 from minipaged.course.framework import get_exercise
 from minipaged.course.notebook_tools.answers import ANSWER, CHECK, cells_by_exercise, setup_sources
-from minipaged.course.notebook_tools.merge import reset_answer
+from minipaged.course.notebook_tools.merge import answered, reset_answer
 from minipaged.course.notebook_tools.notebook import read_notebook, source_of
 from minipaged.course.outcome import ERROR
 from minipaged.course.paths import course_root
@@ -36,7 +36,7 @@ def check_from_notebook(exercise_id: str) -> bool:
         outcome = checking.make_outcome(exercise, ERROR, error=f"SyntaxError: {error.msg}", where=where)
         checking.remember_and_show(outcome)
         return False
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         outcome = checking.outcome_of_exception(exercise, None, error)
         checking.remember_and_show(outcome)
         return outcome.passed
@@ -45,7 +45,8 @@ def check_from_notebook(exercise_id: str) -> bool:
     except checking.CheckFailed:
         return False
     except NameError as error:
-        checking.remember_and_show(checking.make_outcome(exercise, ERROR, error=str(error)))
+        do = "The check looks for the names that the exercise gives: keep them."
+        checking.remember_and_show(checking.make_outcome(exercise, ERROR, error=str(error), do=do))
         return False
     return True
 
@@ -58,8 +59,11 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> None:
 def reset_exercise(exercise_id: str) -> str:
     """Put an exercise back to its stub and forget its outcome; says where the old answer is kept."""
     exercise = get_exercise(exercise_id)
+    untouched = exercise_id not in answered(course_root() / "exercises" / f"month_{exercise.month}.ipynb")
     old = reset_answer(course_root(), exercise.month, exercise_id)
     progress.update(exercise_id, **vars(progress.ExerciseProgress()))
+    if untouched:
+        return f"{exercise_id} is its stub already; its hints and outcomes are forgotten."
     folder = progress.home() / "answers"
     folder.mkdir(parents=True, exist_ok=True)
     number = 1

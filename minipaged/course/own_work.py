@@ -53,17 +53,26 @@ def unwrap(answer: Any) -> Any:
 
 
 def _used_reference(exercise: Exercise, answer: Any) -> str:
-    """The dotted name of a reference that the answer's code names, or an empty text."""
+    """The dotted name of a reference that the answer's code names, itself or by the learner's helpers, or an empty
+    text."""
     references = {id(_resolve(name)): name for name in exercise.reference}
-    for function in _functions(answer) if references else ():
+    todo, seen = list(_functions(answer)) if references else [], set()
+    while todo:
+        function = todo.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
         names = {name for code in _codes(function.__code__) for name in code.co_names}
         named = [function.__globals__[name] for name in names if name in function.__globals__]
         modules = [thing for thing in named if isinstance(thing, ModuleType)]
         modules += [importlib.import_module(name) for name in names if _is_ours(name)]
         named += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
         for thing in named:
-            if id(unwrap(thing)) in references:
-                return references[id(unwrap(thing))]
+            thing = unwrap(thing)
+            if id(thing) in references:
+                return references[id(thing)]
+            if getattr(thing, "__module__", None) == function.__module__:
+                todo += _functions(thing)
     return ""
 
 

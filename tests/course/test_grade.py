@@ -139,6 +139,30 @@ RUNS: dict[str, tuple[tuple[Change, ...], dict[str, str]]] = {
         (answer("def num_blocks(n, b):\n    while True:\n        pass"), lambda notebook: notebook["cells"].pop()),
         {"2.1": "error", "2.4": "tampered"},
     ),
+    "another check, from a text": (
+        (add("import base64\nexec(base64.b64decode('Y2hlY2sgPSBwcmludA=='))"),),  # check = print
+        {"2.1": "tampered", "2.4": "tampered"},
+    ),
+    "another Expect, by another name": (
+        (
+            answer(RIGHT),
+            answer("def slots(*args):\n    return args", "2.4"),
+            add("from minipaged.course.expect import Expect as a\nb = a\nb.equal = lambda *a, **k: None", 5),
+        ),
+        {"2.1": "passed", "2.4": "tampered"},
+    ),
+    "outcomes written by hand": (
+        (
+            answer("def num_blocks(n, b):\n    return 7"),
+            add(
+                "import os, json\npath = next(v for k, v in os.environ.items() if k.endswith('_OUT' + 'COMES'))\n"
+                "json.dump({'exercise': '2.1', 'status': 'passed'}, open(path, 'a'))",
+                7,
+            ),
+            answer("renamed = 1", "2.4"),
+        ),
+        {"2.1": "tampered", "2.4": "error"},
+    ),
 }
 
 
@@ -170,6 +194,11 @@ def test_notes_say_what_happened(graded: dict[str, list[Grade]]) -> None:
     notes = {(name, grade.exercise): grade.note for name, grades in graded.items() for grade in grades}
     assert notes["kills its kernel", "2.1"] == "the kernel died"
     assert notes["does not end, and a check deleted", "2.1"] == "it did not end in time"
+    assert notes["another check, from a text", "2.1"] == "the check's cell ran, but another check than the course's"
+    assert notes["another Expect, by another name", "2.4"] == (
+        "the course itself was changed: minipaged.course.expect.Expect.equal"
+    )
+    assert notes["outcomes written by hand", "2.4"] == "NameError: name 'slots' is not defined"
     assert notes["does not end, and a check deleted", "2.4"] == (
         "the check of 2.4 is missing, altered or in another place"
     )

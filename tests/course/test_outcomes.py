@@ -69,6 +69,15 @@ def test_failed_names_rule_counter_example_and_next_hint(new_exercise) -> None:
     }
 
 
+def test_a_missing_return_is_named(new_exercise) -> None:
+    assert "`return` is missing. Add it" in grade_answer(new_exercise(double), lambda x: print(end="")).row("think")
+
+
+def test_an_answer_that_leaves_python_is_an_error(new_exercise) -> None:
+    outcome = grade_answer(new_exercise(double), lambda x: sys.exit())
+    assert (outcome.status, outcome.row("error")) == ("error", "SystemExit")
+
+
 def test_a_known_mistake_gets_its_own_hint(new_exercise) -> None:
     outcome = grade_answer(new_exercise(double), lambda x: x + 2)
     assert outcome.row("think") == "Not + 2."
@@ -248,12 +257,26 @@ def test_an_answer_that_calls_the_reference_is_refused(new_exercise) -> None:
         def draw(self) -> Any:
             return [block_table_text([], 4) for _ in range(2)]
 
-    for answer in (by_name, by_import, InAMethod):
+    def by_a_helper(x: int) -> str:
+        return helper_of_a_learner(x)
+
+    for answer in (by_name, by_import, InAMethod, by_a_helper):
         assert "minipaged.course.pictures.block_table_text" in refusal(one, answer)
     assert refusal(one, lambda x: 2 * x) == ""
 
 
+def helper_of_a_learner(x: int) -> str:
+    return block_table_text([(x, 1)], 4)
+
+
 # --- Expect -------------------------------------------------------------------------------------------------------
+
+
+class AgreesWithAll:
+    __module__ = "__main__"  # as in a notebook
+
+    def __eq__(self, other: object) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -270,6 +293,11 @@ def test_an_answer_that_calls_the_reference_is_refused(new_exercise) -> None:
         ({"a": 1}, {"b": 1}, False),
         ("2", 2, False),
         ({1, 2}, {2, 1}, True),
+        ({1: 2}.keys(), {1}, True),
+        (AgreesWithAll(), "a", False),
+        (AgreesWithAll(), 2.5, False),
+        (AgreesWithAll(), 2, False),
+        ([AgreesWithAll()], [2], False),
     ],
 )
 def test_same(got: Any, want: Any, equal: bool) -> None:

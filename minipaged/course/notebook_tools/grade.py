@@ -3,8 +3,9 @@
 nbval alone can be passed by deleting or skipping a check. So an exercise counts as passed only if
 
 1. the notebook still has every given cell, as generated, and no cell replaces the check (`tampering`),
-2. nbval saw the check's cell run without an exception, and
-3. the check itself reported "passed" (`check` writes its outcomes to the file MINIPAGED_OUTCOMES).
+2. nbval saw the check's cell run without an exception,
+3. the check itself reported "passed" (`check` writes its outcomes to the file MINIPAGED_OUTCOMES), and
+4. at that moment the course's functions were those of its files (`unchanged.py`).
 
 An answer that kills the kernel or does not end costs its own exercise only: the notebook is run again with that
 answer put back to its stub.
@@ -12,6 +13,7 @@ answer put back to its stub.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import minipaged
 from minipaged.course.errors import CourseError
 from minipaged.course.framework import exercises_of, months
 from minipaged.course.notebook_tools.answers import ANSWER, CHECK, exercise_of
@@ -50,10 +53,11 @@ class Grade:
 @dataclass(frozen=True)
 class Run:
     """What one run of a notebook showed: cells that failed, by their number among the code cells, with nbval's words;
-    and the last outcome that each check reported."""
+    the last outcome that each check reported, and what was changed in the course at that moment."""
 
     failures: dict[int, str]
     reported: dict[str, str]
+    changed: dict[str, list[str]]
 
 
 def grade_month(
@@ -97,12 +101,24 @@ def grade_month(
 
 def _status(exercise_id: str, notebook: Notebook, run: Run) -> tuple[str, str]:
     cells = [exercise_of(cell, CHECK) for cell in code_cells(notebook)]
-    reported = run.reported.get(exercise_id)
+    if exercise_id not in cells:
+        return ERROR, "the notebook has no check for it"
+    reported, failure = run.reported.get(exercise_id), run.failures.get(cells.index(exercise_id))
+    if reported is None and failure is None:
+        return TAMPERED, "the check's cell ran, but another check than the course's"
     if reported is None:
-        return ERROR, "the check did not come to an end"
-    if reported == PASSED and cells.index(exercise_id) in run.failures:
+        raised = re.findall(r"^\w*(?:Error|Exit|Interrupt): .*$", _plain(failure), re.MULTILINE)
+        return ERROR, raised[-1] if raised else "the check did not come to an end"
+    if run.changed[exercise_id]:
+        return TAMPERED, f"the course itself was changed: {', '.join(run.changed[exercise_id][:3])}"
+    if reported == PASSED and failure is not None:
         return FAILED, "the check's own cell did not pass"
     return reported, ""
+
+
+def _plain(text: str) -> str:
+    """Without the colours of a terminal, which XML writes as #x1B."""
+    return re.sub(r"(?:\x1b|#x1B)\[[0-9;]*m", "", text)
 
 
 def _killer(notebook: Notebook, run: Run) -> tuple[str, str] | None:
@@ -147,7 +163,8 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float, memory: flo
             **({MEMORY_LIMIT: str(memory)} if memory else {}),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # nbval is all it takes, and others cost seconds
         }
-        search = [str(path.resolve().parent), os.environ.get("PYTHONPATH", "")]  # a learner's modules lie beside it
+        package = str(Path(minipaged.__file__).parents[1])  # before all: a folder `minipaged` may have been handed in
+        search = [package, str(path.resolve().parent), os.environ.get("PYTHONPATH", "")]  # modules beside the notebook
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, search))
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-c", str(work / "pytest.ini"), "--noconftest"),
@@ -159,7 +176,11 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float, memory: flo
         if not report.exists():
             raise CourseError(f"{path}: the grader's pytest run failed:\n{ended.stdout}{ended.stderr}")
         reported = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return Run(_failures(report), {line["exercise"]: line["status"] for line in reported})
+        return Run(
+            _failures(report),
+            {line["exercise"]: line["status"] for line in reported},
+            {line["exercise"]: line.get("changed", ["an outcome that no check wrote"]) for line in reported},
+        )
 
 
 def _failures(report: Path) -> dict[int, str]:
