@@ -36,12 +36,15 @@ def draw_dashboard(
             colour, dash = (SERIES[3], ":") if name == "waiting" else (SERIES[place], "-")
             known = [(time, value) for time, value in zip(times, values, strict=True) if value is not None]
             if known:
-                axes.plot(*zip(*known, strict=True), color=colour, linestyle=dash, label=name)
+                point = "o" if len(known) == 1 else None
+                axes.plot(*zip(*known, strict=True), color=colour, linestyle=dash, marker=point, label=name)
             lines.append(f"{name}: " + _course(known))
         axes.set_ylabel(ylabel)
-        axes.set_ylim(0, 105 if "%" in ylabel else None)
+        axes.set_ylim(0, 105 if "%" in ylabel else max(1, axes.get_ylim()[1]))
         if axes.lines:
             axes.legend(fontsize=8, loc="lower right" if axes is hits else "upper left")
+    if len(samples) == 1:
+        usage.set_xlim(times[0] - 0.05, times[0] + 1)
     usage.set_title(title)
     hits.set_xlabel(xlabel)
     lines.append(f"preemptions: {(samples[-1].preemptions or 0) - (samples[0].preemptions or 0):g}")

@@ -1,17 +1,56 @@
-"""What the second lesson of Month 2 computes: the paper's Figure 9, swap by hand, and the price of a block size."""
+"""What the second lesson of Month 2 computes: a fork step by step, the paper's Figure 9, swap by hand, and the price
+of a block size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
 
 from minipaged.attention import AttentionMetadata, get_backend
 from minipaged.course.driver import Driver
+from minipaged.course.figures import draw_block_table
+from minipaged.course.widgets import Stepper
 from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.swap import SwapSpace
+
+
+def fork_stepper(model: Any, tokenizer: Any, prompt: Sequence[int]) -> Stepper:
+    """Two answers to one prompt, from the fork to the end of the first one, in a pool of 9 blocks of 4.
+
+    A page without a kernel shows the step at which both have written.
+    """
+    manager = KVCacheManager(num_blocks=9, block_size=4, free_order=[7, 1, 3])
+    driver, a1, a2 = Driver(model, manager), CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
+    figures, captions = [], []
+
+    def show(caption: str, *requests: CacheRequest) -> None:
+        figures.append(draw_block_table(manager, requests, tokenizer, new=driver.positions))
+        captions.append(caption)
+        driver.positions = {}
+
+    driver.step(a1)
+    show("the prompt is computed once, for A1", a1)
+    manager.fork(a1, a2)
+    show("fork: A2 gets the same numbers, every count goes up to 2", a1, a2)
+    a1.append_token(*tokenizer.encode(" fathers"))
+    manager.allocate_slots(a1, 1)
+    (source, copy), *_ = copies = manager.take_copies()
+    driver.storage.copy_blocks(copies)
+    show(f"A1 wants to write, and the count is 2: block {source} is copied to block {copy}", a1, a2)
+    driver.step(a1)
+    show(f"A1 writes into its own block {copy}", a1, a2)
+    a2.append_token(*tokenizer.encode(" mothers"))
+    driver.step(a2)
+    show(f"A2 finds a count of 1 and writes into block {source}: no copy", a1, a2)
+    manager.free(a1)
+    show("A1 ends: each of its counts goes down by 1, and a count of 0 is a free block", a2)
+    stepper = Stepper(figures, captions=captions)
+    stepper.first = figures[-2]
+    return stepper
 
 
 class Figure9:

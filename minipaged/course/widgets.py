@@ -16,6 +16,8 @@ import ipywidgets
 from minipaged.course.canvas import Figure
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+CAPTION_CHARACTERS = 75
+"""So many fit into a line beside JupyterLab's open file browser, on a window of 1280 pixels."""
 
 
 class _Pictured(ipywidgets.VBox):
@@ -96,7 +98,9 @@ class Stepper(_Pictured):
         self.start = ipywidgets.Button(description="Start", tooltip="to the first step")
         for button in (self.back, self.next, self.start):
             button.layout.width = "90px"
-        self.caption = ipywidgets.HTML(layout={"height": "32px"})
+        longest = max((len(f"Step {last} of {last}: {caption}") for caption in self.captions), default=0)
+        lines = max(1, -(-longest // CAPTION_CHARACTERS))
+        self.caption = ipywidgets.HTML(layout={"height": f"{10 + 22 * lines}px"})
         controls = [ipywidgets.HBox([self.slider, self.back, self.next, self.start]), self.caption]
         super().__init__(controls, self.frames[0], max(figure.height for figure in self.frames))
         self.slider.observe(lambda change: self._to(change["new"]), names="value")
@@ -112,7 +116,8 @@ class Stepper(_Pictured):
         self._show(self.frames[step])
         self.back.disabled, self.next.disabled = step == 0, step == len(self.frames) - 1
         words = f"Step {step} of {len(self.frames) - 1}"
-        self.caption.value = f"<b>{escape(words + (': ' + self.captions[step] if self.captions else ''))}</b>"
+        words += f": {self.captions[step]}" if self.captions else ""
+        self.caption.value = f'<div style="line-height:22px"><b>{escape(words)}</b></div>'
 
 
 class Explorer(_Pictured):
@@ -133,7 +138,7 @@ class Explorer(_Pictured):
             raise ValueError("an explorer needs at least one control, for example block_size=[1, 4, 16]")
         self.draw = draw
         self.controls = {name: _control(name, spec) for name, spec in controls.items()}
-        self.message = ipywidgets.HTML(layout={"height": "28px"})
+        self.message = ipywidgets.HTML(layout={"min_height": "28px"})
         first = draw(**self.values)
         super().__init__([*self.controls.values(), self.message], first, height or first.height)
         for control in self.controls.values():

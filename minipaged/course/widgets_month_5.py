@@ -42,7 +42,7 @@ def _decisions(schedule: Schedule, step: int) -> str:
         if cell.kind in ("preempted", "swapped"):
             said.append(f"{name} must go ({cell.reason})")
         elif cell.reason.endswith("cached"):  # the scheduler's note on who was admitted
-            said.append(f"{name} enters with {cell.num_tokens} tokens")
+            said.append(f"{name} enters with {cell.num_tokens} token{'s' * (cell.num_tokens != 1)}")
     first = next(((name, cell) for name, cell in cells.items() if cell.kind == "waits"), None)
     if first and "behind" not in first[1].reason:
         said.append(f"{first[0]} waits ({first[1].reason})")
