@@ -32,13 +32,15 @@ class ThreadGroup:
         self._changed = threading.Condition()
         self._parts: dict[int, Tensor] = {}
         self._total: Tensor | None = None
-        self._gone = 0  # ranks that have ended
+        self._gone = num_ranks  # ranks that have ended; before `run` nobody is there to be met
 
     def all_reduce(self, rank: int) -> AllReduce:
         """The function for this rank: it returns the sum of all ranks' tensors, the same on every rank."""
 
         def meet(part: Tensor) -> Tensor:
             with self._changed:
+                if self._gone == self.num_ranks:
+                    raise RankMissing(f"rank {rank} calls all_reduce before the ranks run: in __init__")
                 number = self.meetings
                 self._parts[rank] = part
                 if len(self._parts) == self.num_ranks:
@@ -55,7 +57,8 @@ class ThreadGroup:
         return meet
 
     def run(self, work: Callable[[int], Result]) -> list[Result]:
-        """`work(rank)` on every rank at once; what each of them returned. Raises the first error of any rank."""
+        """`work(rank)` on every rank at once; what each of them returned. Raises the first error of any rank. Only
+        here can the ranks meet: outside of it, `all_reduce` raises RankMissing."""
         results: list[Any] = [None] * self.num_ranks
         errors: list[BaseException] = []
         inference = torch.is_inference_mode_enabled()  # a thread's own setting, as no_grad is

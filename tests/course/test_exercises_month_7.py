@@ -10,7 +10,7 @@ import torch
 
 from minipaged.course import vllm_source
 from minipaged.course.checks.month_7 import COMPUTED, EARLIER, OLD_NAMES, RENAMED
-from minipaged.course.faulty_pools import BUGS, Manager
+from minipaged.course.faulty_pools import BUGS, Manager, make_manager
 from minipaged.course.two_ranks import RankMissing, ThreadGroup
 from minipaged.kv_cache import CacheRequest
 from minipaged.model.config import ModelConfig
@@ -91,6 +91,21 @@ def test_the_solution_finds_every_seeded_bug_and_nothing_else(name: str):
 
 
 @pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_does_not_show_in_names(name: str):
+    def names(make) -> list[str]:
+        manager = make(8, 4)
+        manager.allocate_slots(CacheRequest("r0", [1, 2]), 2)
+        things = manager, manager.pool, manager.pool.prefix_cache, manager.block_table("r0")
+        return [make.__qualname__] + [f"{type(thing).__module__}.{type(thing).__qualname__}" for thing in things]
+
+    assert names(BUGS[name].make) == names(make_manager)
+    assert names(make_manager)[1:3] == [
+        "minipaged.kv_cache.manager.KVCacheManager",
+        "minipaged.kv_cache.block_pool.BlockPool",
+    ]
+
+
+@pytest.mark.parametrize("name", BUGS)
 def test_a_seeded_bug_does_not_show_in_a_plain_run(name: str):
     manager = BUGS[name].make(8, 4)
     request = CacheRequest("r0", list(range(8)))
@@ -127,6 +142,8 @@ def test_a_rank_that_does_not_come_and_one_that_fails_end_the_run():
 
     with pytest.raises(RankMissing, match="rank 1 waits"):
         group.run(alone)
+    with pytest.raises(RankMissing, match="rank 0 calls all_reduce before the ranks run"):
+        reduce[0](torch.ones(1))  # nobody is there: it must not wait for ever
 
     def failing(rank: int) -> None:
         if rank == 0:

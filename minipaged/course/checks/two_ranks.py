@@ -14,6 +14,7 @@ from minipaged.course.plug_in_month_5 import tiny
 from minipaged.course.two_ranks import RankMissing, ThreadGroup, TwoRankModel
 from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.storage import KVCacheStorage
+from minipaged.model.rope import RotaryEmbedding
 from minipaged.parallel.portable import portable
 
 SUM = "Each rank holds only part of the sum: its heads times its columns of W_O."
@@ -102,7 +103,9 @@ def _serve_on_ranks(answer: Callable, expect: Expect, num_ranks: int, num_heads:
         got = expect.call(answer, query, key, value, wo, caches, manager, request)
         length = request.num_tokens
         used, rule = 9 - manager.num_free_blocks, "Blocks are counted once, however many ranks there are."
-        hint = ONE_MANAGER + "Allocate once, outside of the loop over the ranks."
+        hint = ONE_MANAGER + (
+            "allocate_slots(request, T) once, outside of the loop over the ranks: T counts the new tokens, not all."
+        )
         expect.equal(used, -(-length // 4), rule=rule, case=f"{case}: blocks in use", hint=hint)
         hint = "allocate_slots gives this request its blocks: for all its new tokens, before anything is written."
         expect.that(manager.has_blocks("r0"), rule="The request has a block table.", case=case, hint=hint)
@@ -112,7 +115,10 @@ def _serve_on_ranks(answer: Callable, expect: Expect, num_ranks: int, num_heads:
                 want = full.chunk(num_ranks, dim=1)[rank]
                 here = tensor.flatten(0, 1)[slots]
                 rule = "Every rank holds its own heads of every token, at the slot that the one block table gives."
-                hint = ONE_MANAGER + "Rank r takes the r-th part of the KV heads, in order."
+                hint = ONE_MANAGER + (
+                    "Rank r takes the r-th part of the KV heads, in order, and writes it at slot_mapping(start, stop): "
+                    "the new tokens start at request.num_computed_tokens."
+                )
                 expect.close(here, want, rule=rule, case=f"{case}: {name} on rank {rank}", hint=hint)
         parts = _parts(query, keys, values, wo, num_ranks)
         hint = _sum_hint(got, parts)
@@ -133,12 +139,19 @@ def _sum_hint(got: Any, parts: list[Tensor]) -> str:
     total = sum(parts[1:], start=parts[0])
     if not isinstance(got, Tensor) or got.shape != total.shape:
         return f"One tensor of shape {tuple(total.shape)}: [tokens, hidden]."
+    got = got.to(total.dtype)
+    if len(parts) == 1:
+        return (
+            "One rank is plain attention: write the new keys, values; attend to all so far with the scale D ** -0.5, "
+            "and multiply by wo.T."
+        )
     if len(parts) > 1 and any(torch.allclose(got, part, atol=1e-4) for part in parts):
         return SUM + " Add the parts of all ranks: that is the all-reduce."
     if torch.allclose(got * len(parts), total, atol=1e-4):
         return SUM + " A sum, not a mean."
     return (
-        "Query heads, KV heads and columns of W_O are cut in the same places: rank r has the r-th part of each. " + SUM
+        "Query heads, KV heads and columns of W_O are cut in the same places: rank r has the r-th part of each, and "
+        "writes its new keys and values before it attends. " + SUM
     )
 
 
@@ -163,13 +176,17 @@ def _sum_hint(got: Any, parts: list[Tensor]) -> str:
 def check_my_attention(answer: type, expect: Expect) -> None:
     """MyTensorParallelAttention."""
     expect.that(isinstance(answer, type), rule="A class.", got=answer, hint="Hand the class itself to the check.")
+    hint = "Keep the names of the cell: __init__ cuts this rank's part out, forward computes a step."
+    has_forward = callable(getattr(answer, "forward", None))
+    expect.that(has_forward, rule="The class has the method forward.", got=answer, hint=hint)
     try:
         _check_layer(answer, expect)
         _check_texts(answer, expect)
     except RankMissing as missing:
         expect.fail(
             rule="All ranks enter every all-reduce.", case=str(missing),
-            hint="An all-reduce is a meeting: every rank must come, as often as the others, rank 0 as rank 1.",
+            hint="An all-reduce is a meeting: every rank must come, as often as the others, rank 0 as rank 1. In "
+            "__init__ there is nothing to add up yet.",
         )  # fmt: skip
 
 
@@ -204,8 +221,7 @@ def _check_layer(answer: type, expect: Expect) -> None:
                 expect.close(
                     mine[0].flatten(0, 1)[4:12], all_heads[0].chunk(2, dim=2)[rank].flatten(0, 1)[4:12],
                     rule="Rank r holds the r-th part of the KV heads.", case=f"{case}: {name} in the cache",
-                    hint="qkv_proj is packed: all query heads, then all key heads, then all value heads. Cut each of "
-                    "the three by itself; one cut through the whole gives a rank heads of another kind.",
+                    hint=_cache_hint(mine[0].flatten(0, 1)[metadata.slot_mapping], name, whole, (step, cos, sin), rank),
                 )  # fmt: skip
             with torch.no_grad():
                 full = whole.project(step, cos, sin)[0]
@@ -214,9 +230,42 @@ def _check_layer(answer: type, expect: Expect) -> None:
             rule = "After the all-reduce every rank has what one rank would compute alone."
             hint = _sum_hint(got[rank], parts)
             expect.close(got[rank], want, rule=rule, case=case, hint=hint, rtol=1e-4, atol=1e-4)
+            hint = "The next layer goes on with this tensor: give it the type that hidden has."
+            expect.that(
+                isinstance(got[rank], Tensor) and got[rank].dtype == step.dtype, rule="A tensor of hidden's type.",
+                case=case, want=step.dtype, got=getattr(got[rank], "dtype", got[rank]), hint=hint,
+            )  # fmt: skip
         met, rule = group.meetings - before, "One all-reduce a layer: it is the dear part."
         hint = "Add up what is ready to be added: after o_proj, once. Before it, heads are not sums."
         expect.equal(met, 1, rule=rule, case=f"{told}: all-reduces", hint=hint)
+
+
+PACKED = (
+    "qkv_proj is packed: all query heads, then all key heads, then all value heads. Cut each of the three by itself; "
+    "one cut through the whole gives a rank heads of another kind."
+)
+
+
+def _cache_hint(got: Tensor, name: str, whole: Any, step: tuple[Tensor, Tensor, Tensor], rank: int) -> str:
+    """What wrong keys or values [T, this rank's heads, D] in a rank's cache give away."""
+    hidden, cos, sin = step
+    with torch.no_grad():
+        turned = whole.project(hidden, cos, sin)
+        plain = whole.project(hidden, torch.ones_like(cos), torch.zeros_like(sin))
+        value_turned = RotaryEmbedding.rotate(plain[2], cos, sin)
+
+    def is_it(heads: Tensor, part: int = rank) -> bool:
+        return torch.allclose(got, heads.chunk(2, dim=1)[part], atol=1e-4)
+
+    if name == "K" and is_it(plain[1]):
+        return "These keys are not rotated yet: RotaryEmbedding.rotate(key, cos, sin) comes before they are written."
+    if name == "V" and is_it(value_turned):
+        return "These values are rotated. RoPE turns queries and keys only."
+    if is_it(turned[1 if name == "K" else 2], 1 - rank):
+        return "These are the other rank's heads: rank 0 takes the first part of each kind, rank 1 the second."
+    if not got.any():
+        return "Nothing was written: backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)."
+    return PACKED
 
 
 def _check_texts(answer: type, expect: Expect) -> None:

@@ -145,6 +145,14 @@ def bytes_per_rank(bytes_per_token, num_kv_heads, num_ranks):
         own = CacheRequest(f"rank {rank}", request.token_ids, start)
         manager.allocate_slots(own, len(query))
         table = manager.block_table(own.request_id)"""))),
+    Wrong("7.2", "another type", "One rank is plain attention", changed(
+        RANKS, ("return total", "return (total + 1).double()"))),
+    Alternative("7.2", "in double precision", changed(RANKS, ("return total", "return total.double()"))),
+    Wrong("7.2", "no scale", "One rank is plain attention", changed(RANKS, ("metadata, scale)", "metadata, 1.0)"))),
+    Wrong("7.2", "slots from 0", "new tokens start at", changed(
+        RANKS, ("table.slot_mapping(start, stop)", "table.slot_mapping(0, len(query))"))),
+    Wrong("7.2", "all tokens each time", "the new tokens, not all", changed(
+        RANKS, ("allocate_slots(request, len(query))", "allocate_slots(request, request.num_tokens)"))),
     Wrong("7.2", "what the first rank has", "that is the all-reduce", changed(
         RANKS, ("        total += ", "        total += (rank == 0) * "))),
     Wrong("7.2", "the mean", "A sum, not a mean", changed(RANKS, ("return total", "return total / len(caches)"))),
@@ -175,15 +183,24 @@ def attention_on_ranks(query, key, value, wo, caches, manager, request):
     Wrong("7.3", "ref_count", "Renamed", changed(NAMES, ('"KVCacheBlock.ref_cnt"', '"KVCacheBlock.ref_count"'))),
     Wrong("7.3", "another method", "for something else", changed(
         NAMES, ('"KVCacheManager.allocate_slots"', '"BlockPool.get_new_blocks"'))),
-    Wrong("7.3", "the attribute instead of the class", "for something else", changed(
+    Wrong("7.3", "the attribute instead of the class", "Of which class is it?", changed(
         NAMES, ('"FreeKVCacheBlockQueue"', '"BlockPool.free_block_queue"'))),
     Wrong("7.3", "one is missing", "Keep the keys", changed(NAMES, ('    "BlockAllocator": "BlockPool",\n', ""))),
+    Wrong("7.3", "the other attribute", "Of which class is it?", changed(
+        NAMES, ('"BlockHashToBlockMap"', '"BlockPool.cached_block_hash_to_block"'))),
+    Wrong("7.3", "in lower case", "case count: BlockPool", changed(NAMES, ('"BlockPool"', '"blockpool"'))),
+    Wrong("7.3", "with its file", "without the file", changed(NAMES, ('"BlockPool"', '"block_pool.py BlockPool"'))),
+    Alternative("7.3", "as a call, and with a blank", changed(
+        NAMES, ('"KVCacheManager.allocate_slots"', '"allocate_slots()"'), ('"BlockPool"', '"BlockPool "'))),
     Alternative("7.3", "without the classes of methods", changed(
         NAMES, ('"KVCacheManager.get_computed_blocks"', '"get_computed_blocks"'),
         ('"KVCacheBlock.ref_cnt"', '"ref_cnt"'))),
     Wrong("7.4", "requests = tokens", "Divide", "concurrency, fit = 123456, 241"),
     Wrong("7.4", "whole requests only", "two digits", "concurrency, fit = 30, 241"),
     Wrong("7.4", "upside down", "Upside down", "concurrency, fit = 4096 / 123456, 241"),
+    Wrong("7.4", "the wrong way round", "The concurrency comes first", "concurrency, fit = 241, 30.14"),
+    Wrong("7.4", "a part of a request", "keeps the whole ones", "concurrency, fit = 30.14, 7716 / 32"),
+    Wrong("7.4", "tokens, and a part of a request", "only whole ones count", "concurrency, fit = 30.14, 123456 / 500"),
     Wrong("7.4", "forgets the last block", "partly filled block", "concurrency, fit = 30.14, 246"),
     Wrong("7.4", "rounds each request down", "have no place", "concurrency, fit = 30.14, 248"),
     Alternative("7.4", "by blocks", "concurrency, fit = 7716 / 256, 7716 // -(-500 // 16)"),
@@ -194,6 +211,15 @@ def take(pool, n, block_size):
     Wrong("7.5", "no total", "What would you need at 3 a.m.?", changed(TAKE, ("{free} of {total} are", "{free} are"))),
     Wrong("7.5", "no way out", "Say it, with the name of the setting",
           changed(TAKE, ("are free; send fewer", "are there"))),
+    Wrong("7.5", "'free' is no way out", "Say it, with the name of the setting",
+          changed(TAKE, ("{free} of {total} are free; send fewer", "{free} free of {total}"))),
+    Wrong("7.5", "a comparison is no way out", "Say it, with the name of the setting",
+          changed(TAKE, ("are free; send fewer", "are free: {n} is larger than {free}, fewer blocks than asked for"))),
+    Wrong("7.5", "a value is no way out", "Say it, with the name of the setting",
+          changed(TAKE, ("{free} of {total} are free; send fewer", "{free} free, num_blocks={total}"))),
+    Wrong("7.5", "another kind of error", "raise a ValueError", changed(TAKE, ("ValueError", "RuntimeError"))),
+    Alternative("7.5", "advises to wait", changed(TAKE, ("send fewer", "try again in a minute"))),
+    Alternative("7.5", "advises to buy", changed(TAKE, ("send fewer", "this model needs more GPU memory"))),
     Wrong("7.5", "no numbers", "What would you need at 3 a.m.?", """
 def take(pool, n, block_size):
     if n > pool.num_free_blocks:
@@ -241,6 +267,39 @@ def pool_tests(make_manager):
 def pool_tests(make_manager):
     raise AssertionError("bug!")
 """),
+    Wrong("7.6", "looks at names", "Assert state", """
+def pool_tests(make_manager):
+    manager = make_manager(8, 4)
+    assert make_manager.__name__ == "make_manager" and type(manager).__name__ == "KVCacheManager"
+    assert type(manager.pool).__name__ == "BlockPool" and type(manager.pool.prefix_cache).__name__ == "PrefixCache"
+"""),
+    Wrong("7.6", "looks at types", "on healthy code proves nothing", """
+def pool_tests(make_manager):
+    assert type(make_manager(8, 4).pool) is BlockPool
+"""),
+    Wrong("7.6", "guesses", "on healthy code proves nothing", """
+import random
+dice = random.Random(0)
+def pool_tests(make_manager):
+    assert dice.random() < 0.9
+"""),
+    Wrong("7.6", "returns what it should assert", "not `return condition`", """
+def pool_tests(make_manager):
+    return make_manager(8, 4).num_free_blocks == 8
+"""),
+    Wrong("7.6", "pytest.raises, wrong about what is right", "on healthy code proves nothing", """
+import pytest
+def pool_tests(make_manager):
+    with pytest.raises(KeyError):
+        make_manager(8, 4).num_free_blocks
+"""),
+    Alternative("7.6", "with pytest.raises", "import pytest\n" + TESTS + """
+    assert [block.block_id for block in manager.pool.free_queue] == [ids[2], 3, 4, 5, 6, 7, ids[1], ids[0]]
+    (block,) = manager.pool.get_new_blocks(1)
+    manager.pool.free_blocks([block])
+    with pytest.raises(ValueError):
+        manager.pool.free_blocks([block])
+"""),
     Wrong("7.6", "never ends", "Does every loop end?", """
 def pool_tests(make_manager):
     manager = make_manager(8, 4)
@@ -281,6 +340,20 @@ def pool_tests(make_manager):
     Wrong("7.7", "nothing to do again", "the command or the code", changed(
         PLAN, ("then curl localhost:8000/metrics: expected the blocks", "then look: there should be the blocks"))),
     Wrong("7.7", "measures the usage", "under another name", changed(PLAN, (MEASURE, "manager.usage"))),
+    Wrong("7.7", "measures the blocks in use", "can be computed from vllm:kv_cache_usage_perc", changed(
+        PLAN, (MEASURE, "sum(block.ref_cnt > 0 for block in manager.pool.blocks)"))),
+    Wrong("7.7", "measures the free blocks", "can be computed from vllm:kv_cache_usage_perc", changed(
+        PLAN, (MEASURE, "manager.num_free_blocks"))),
+    Wrong("7.7", "resets the cache by looking", "take, free and reset nothing", changed(
+        PLAN, ("    return " + MEASURE, "    manager.reset_prefix_cache()\n    return " + MEASURE))),
+    Wrong("7.7", "is no number", "Return the number", changed(PLAN, (MEASURE, 'float("nan")'))),
+    Alternative("7.7", "what sharing saves", changed(
+        PLAN, (MEASURE, "sum(max(0, block.ref_cnt - 1) for block in manager.pool.blocks)"),
+        ("    manager.free(request)\n    assert measure(manager) == 2", """
+    second = CacheRequest("r1", list(range(9)))
+    blocks, hit = manager.get_computed_blocks(second)
+    manager.allocate_slots(second, 1, hit, blocks)
+    assert measure(manager) == 2"""))),
     Wrong("7.7", "never changes", "the same in every state", changed(PLAN, (MEASURE, "manager.pool.num_blocks"))),
     Wrong("7.7", "a counter that falls", "never goes down", changed(
         PLAN, ('"gauge"', '"counter"'), (MEASURE, "sum(block.ref_cnt for block in manager.pool.blocks)"))),
@@ -300,6 +373,20 @@ def pool_tests(make_manager):
     Wrong("7.8", "one cut through the packed rows", "qkv_proj is packed", changed(
         PARALLEL, ("torch.cat([kind.chunk(num_ranks)[rank] for kind in kinds]).flatten(0, 1)",
                    "heads.chunk(num_ranks)[rank].flatten(0, 1)"))),
+    Wrong("7.8", "a meeting in __init__", "there is nothing to add up yet", changed(
+        PARALLEL, ("        self.columns =", "        all_reduce(torch.zeros(1))\n        self.columns ="))),
+    Wrong("7.8", "no forward", "Keep the names", changed(PARALLEL, ("def forward(", "def step("))),
+    Wrong("7.8", "another type", "the type that hidden has", changed(PARALLEL, (REDUCE, REDUCE + ".double()"))),
+    Wrong("7.8", "keys are not rotated", "not rotated yet", changed(
+        PARALLEL, ("        query, key = (RotaryEmbedding.rotate(part, cos, sin) for part in (query, key))\n", ""))),
+    Wrong("7.8", "values are rotated", "queries and keys only", changed(
+        PARALLEL, ("query, key = (RotaryEmbedding.rotate(part, cos, sin) for part in (query, key))",
+                   "query, key, value = (RotaryEmbedding.rotate(part, cos, sin) for part in (query, key, value))"))),
+    Wrong("7.8", "the other rank's heads", "the other rank's heads", changed(
+        PARALLEL, ("kind.chunk(num_ranks)[rank]", "kind.chunk(num_ranks)[1 - rank]"))),
+    Wrong("7.8", "attends before it writes", "before it attends", changed(
+        PARALLEL, ("        backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)\n", ""),
+        (REDUCE, "backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)\n        " + REDUCE))),
     Wrong("7.8", "only one rank comes to the meeting", "An all-reduce is a meeting", changed(
         PARALLEL, (REDUCE, "return self.all_reduce(output) if self.rank == 0 else output"))),
     Wrong("7.8", "the mean", "A sum, not a mean", changed(PARALLEL, (REDUCE, REDUCE + " / self.num_ranks"))),
