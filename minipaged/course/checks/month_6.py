@@ -72,7 +72,7 @@ def check_head_dim(answer, expect: Expect) -> None:
     hints = {"outside": mask, "twice": "One program a key: it stores one score, at its own place."}
     for head_dim, num_keys in ((4, 1), (64, 3), (96, 1), (96, 5), (80, 4), (1, 2)):
         query, keys = numbers(head_dim, seed=3), numbers(num_keys, head_dim, seed=4)
-        case = f"head size {head_dim}, {num_keys} keys, scale 0.5"
+        case = f"head size {head_dim}, {num_keys} key{'s' * (num_keys > 1)}, scale 0.5"
         got: list = []
         try:
             report = watch(
@@ -198,8 +198,9 @@ def check_online_softmax(answer, expect: Expect) -> None:
     ragged = "A lane without a score must weigh nothing: its score is −inf (not 0), and its value 0."
     large = "exp(10000) overflows to inf, and inf / inf is NaN: subtract the running maximum before exp, then rescale "
     large += "l and acc when it grows."
+    start = "m starts at −inf. Any other start may be larger than all scores, and then every weight is exp(−…) = 0."
     generator = torch.Generator().manual_seed(6)
-    noise = torch.randn(40, generator=generator)
+    noise = torch.randn(150, generator=generator)
     for told, scores, tile, hint in (
         ("one score", [0.0], 1, divide),
         ("one tile of 4", [0.5, 1.0, -1.0, 0.0], 4, divide),
@@ -207,9 +208,10 @@ def check_online_softmax(answer, expect: Expect) -> None:
          "from tile to tile: start them once, before the loop, and keep one base for all: the largest score so far."),
         ("two tiles, the largest score in the second", [0.0, 1.0, 0.0, 2.0, 1.0, 5.0, 4.0, 2.0], 4, rescale),
         ("6 scores in tiles of 4", [-3.0, -1.0, -2.0, -2.5, -1.0, -4.0], 4, ragged),
-        ("scores about −10000", (noise[:20] - 1e4).tolist(), 8, large),
-        ("scores up to 10000", (noise * 1e4 / noise.abs().max()).tolist(), 16, large),
-        ("scores about 10000", (noise + 1e4).tolist(), 16, large),
+        ("scores up to 10000", (noise[:40] * 1e4 / noise[:40].abs().max()).tolist(), 16, large),
+        ("scores about 10000", (noise[:40] + 1e4).tolist(), 16, large),
+        ("scores about −20000", (noise[:20] - 2e4).tolist(), 8, start),
+        ("150 scores", noise.tolist(), 16, "Go through all n scores, TILE of them at a time."),
     ):  # fmt: skip
         n = len(scores)
         arguments = {
@@ -219,8 +221,13 @@ def check_online_softmax(answer, expect: Expect) -> None:
         weights = torch.softmax(arguments["scores"].double(), dim=0)
         case = f"{told}, TILE = {tile}"
         hints = {"outside": ragged, "twice": "Store once, after the loop."}
-        launch(expect, answer, (1,), arguments, case=case, hints=hints, written={"out": False})
+        report = launch(expect, answer, (1,), arguments, case=case, hints=hints, written={"out": False})
         expect_close(
             expect, arguments["out"], weights @ arguments["values"].double(),
             rule="out = Σ softmax(scores)[i] · values[i], in one pass over the tiles.", case=case, hint=hint,
+        )  # fmt: skip
+        expect.equal(
+            report.loaded.get("scores", 0), 4 * n, rule="One pass: each score is read once.",
+            case=f"{case}, bytes of scores loaded", hint="The result is right, but a first pass looked for the largest "
+            "score. Do without: when a tile brings a larger one, rescale what was summed so far.",
         )  # fmt: skip

@@ -22,6 +22,7 @@ FAR = 2**30
 CAST = "A block id times stride_block passes 2³¹ here: cast the id with .to(tl.int64) before you multiply."
 NAN = "0 · NaN is NaN: a weight of 0 does not hide an unwritten value. Mask the load of V, with other=0.0."
 TAIL = "The positions 0 … seq_len − 1 hold a token, no others: mask the load of K by position < seq_len."
+ROW_OF_HEAD = "Row (seq, head) of q, and of the result, begins at (seq · num_heads + head) · D."
 SCALE = "The scores are scale · (q · k): the scale is missing."
 
 
@@ -69,7 +70,7 @@ def written_in(case: Case, *results: str) -> dict[str, Tensor | bool]:
 )
 def check_paged_decode(answer, expect: Expect) -> None:
     """paged_decode_kernel(out, q, k, v, tables, seq_lens, scale, num_heads, 4 strides, BLOCK_SIZE, D)."""
-    row = "Each sequence has its own row of the tables, from seq · tables_stride on."
+    row = "Each sequence has its own query, and its own row of the tables, from seq · tables_stride on."
     blocks = f"A sequence of n tokens has cdiv(n, BLOCK_SIZE) blocks. {row}"
     for told, seq_lens, heads, far, hint in (
         ("one head, one full block", [4], 1, 0, "Softmax of scale · (q · k) over the 4 slots, then the mean of V."),
@@ -87,6 +88,7 @@ def check_paged_decode(answer, expect: Expect) -> None:
             "unwritten v_cache": NAN,
             "unwritten k_cache": CAST if far else f"{TAIL} {row}" if len(seq_lens) > 1 else TAIL,
             "outside load": CAST if far else blocks,
+            "outside store": ROW_OF_HEAD,
             "twice": "One program a (sequence, head): program_id(0) is the sequence, program_id(1) the head.",
         }
         told, want = f"{told}; B = 4, D = 16, shuffled blocks", truth(case)  # before the kernel can change the cache
@@ -299,6 +301,12 @@ def check_split(answer, expect: Expect) -> None:
         _check_one_split(split_kernel, merge_kernel, seq_lens, num_splits, expect)
 
 
+MERGE = {
+    "outside load": "A row has num_splits parts, so row r begins at r · num_splits; SPLITS counts padded lanes.",
+    "outside store": "Row r of the result begins at r · D.",
+    "twice": "One program a row: program_id(0) is the row.",
+}
+PART = "Part s of row r, which is (seq, head), is number r · num_splits + s: its mean begins at that · D."
 SHARE = "Weight each part by exp(LSE): exp(its log-sum-exp − the largest), divided by the sum of these weights."
 EMPTY = "An empty part has l = 0, and 0 / 0 is NaN: store the mean 0 and the log-sum-exp −inf; then it weighs nothing."
 
@@ -323,7 +331,7 @@ def _check_merge(merge_kernel, expect: Expect) -> None:
         arguments = {"out": out, "parts": parts, "lse": lses, "num_splits": num_splits, "SPLITS": padded, "D": 16}
         launch(
             expect, merge_kernel, (rows,), arguments, case=f"merge of {told}", written={"out": False},
-            hints={"outside": hint, "twice": "One program a row: program_id(0) is the row."},
+            hints={**MERGE, "outside load": hint if padded > num_splits else MERGE["outside load"]},
         )  # fmt: skip
         want = torch.einsum("rn,rnd->rd", torch.softmax(lses.double(), dim=1), parts.double())
         if agrees(out, parts.mean(dim=1)):
@@ -345,7 +353,8 @@ def _check_one_split(split_kernel, merge_kernel, seq_lens: list[int], num_splits
     arguments |= {"num_splits": num_splits, "BLOCK_SIZE": 4, "D": 16}
     own = "Each program takes its own part of the blocks: from split · per to min((split + 1) · per, blocks)."
     hints = {
-        "outside": own,
+        "outside load": own,
+        "outside store": PART,
         "unwritten v_cache": NAN,
         "unwritten k_cache": TAIL,
         "twice": "program_id(0) is the sequence, program_id(1) the head, program_id(2) the part.",
@@ -364,7 +373,10 @@ def _check_one_split(split_kernel, merge_kernel, seq_lens: list[int], num_splits
     out = unwritten(num_seqs, heads, 16)
     padded = 1 << (num_splits - 1).bit_length()
     arguments = {"out": out, "parts": parts, "lse": lse, "num_splits": num_splits, "SPLITS": padded, "D": 16}
-    launch(expect, merge_kernel, (num_seqs * heads,), arguments, case=told, hints=hints, written={"out": False})
+    launch(
+        expect, merge_kernel, (num_seqs * heads,), arguments, case=f"{told}, merged", hints=MERGE,
+        written={"out": False},
+    )  # fmt: skip
     expect_close(
         expect, torch.logsumexp(lse, dim=2), lse_truth, rule="The parts' sums add up to the whole sum.",
         case=f"{told}, log-sum-exp", hint="A part's log-sum-exp is m + log(l): m is the largest scaled score.",
@@ -414,7 +426,7 @@ def check_my_kernel(answer, expect: Expect) -> None:
         told, want = f"{told}; B = {block_size}, D = 16", truth(case)
         launch(
             expect, answer, (len(seq_lens), heads[1]), {**decode_arguments(case, out), **constants}, case=told,
-            hints={**plug_in.HINTS, **(dict.fromkeys(plug_in.HINTS, CAST) if far else {})},
+            hints={**(dict.fromkeys(plug_in.HINTS, CAST) if far else plug_in.HINTS), "outside store": ROW_OF_HEAD},
             written=written_in(case, "out"),
         )  # fmt: skip
         _expect_attention(expect, out, want, case, told, hint)

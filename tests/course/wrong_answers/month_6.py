@@ -27,6 +27,7 @@ ANSWERS = [
     changed("6.1", "the programs overlap", "begin at tl.program_id(0)", (
         "tl.program_id(0) * BLOCK + tl.arange", "tl.program_id(0) + tl.arange"
     )),
+    changed("6.1", "the sum goes into y", "Which pointer is the result's", ("tl.store(out_ptr", "tl.store(y_ptr")),
     changed("6.1", "stores nothing", "nothing was stored", ("tl.store(out_ptr + offsets, x + y, mask=mask)", "x + y")),
     changed("6.1", "another signature", "signature as it was given", ("out_ptr, n, BLOCK", "out_ptr, BLOCK"), (
         "offsets < n", "offsets < BLOCK"
@@ -57,6 +58,7 @@ def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     changed("6.2", "only the query masked", "mask them out of both loads", (
         "k_ptr + n * D + d, mask=d < D, other=0.0", "k_ptr + n * D + d"
     )),
+    changed("6.2", "masked, without other", "with other=0.0", (", other=0.0", "")),
     changed("6.2", "rows D_PAD apart", "mask", ("k_ptr + n * D + d", "k_ptr + n * D_PAD + d")),
     changed("6.2", "no scale", "the scale is missing", ("scale * tl.sum", "tl.sum")),
     changed("6.2", "returns nothing", "return `out`", ("    return out", "    return [out]")),
@@ -127,7 +129,7 @@ def gather_kernel(
     changed("6.4", "no masks", "its score is −inf", (', mask=i < n, other=-float("inf")', ""), (
         ", mask=(i < n)[:, None], other=0.0", ""
     )),
-    Alternative("6.4", "the maximum first, then a second pass", """
+    Wrong("6.4", "the maximum first, then a second pass", "a first pass looked for the largest", """
 @triton.jit
 def softmax_mean_kernel(out_ptr, scores_ptr, values_ptr, n, TILE: tl.constexpr, D: tl.constexpr):
     d = tl.arange(0, D)
@@ -142,6 +144,43 @@ def softmax_mean_kernel(out_ptr, scores_ptr, values_ptr, n, TILE: tl.constexpr, 
         acc += weight * tl.load(values_ptr + i * D + d)
     tl.store(out_ptr + d, acc / total)
 """),
+    Wrong("6.4", "one tile for all", "TILE of them at a time", """
+@triton.jit
+def softmax_mean_kernel(out_ptr, scores_ptr, values_ptr, n, TILE: tl.constexpr, D: tl.constexpr):
+    i, d = tl.arange(0, 64), tl.arange(0, D)
+    scores = tl.load(scores_ptr + i, mask=i < n, other=-float("inf"))
+    values = tl.load(values_ptr + i[:, None] * D + d[None, :], mask=(i < n)[:, None], other=0.0)
+    weights = tl.exp(scores - tl.max(scores, axis=0))
+    tl.store(out_ptr + d, tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0))
+"""),
+    changed("6.4", "the maximum starts at 0", "m starts at −inf", ('m_i = -float("inf")', "m_i = 0.0")),
+    changed("6.4", "the maximum starts at −10000", "m starts at −inf", ('m_i = -float("inf")', "m_i = -1e4")),
+    Alternative("6.4", "score by score", """
+@triton.jit
+def softmax_mean_kernel(out_ptr, scores_ptr, values_ptr, n, TILE: tl.constexpr, D: tl.constexpr):
+    d = tl.arange(0, D)
+    m, total, acc = -float("inf"), 0.0, tl.zeros([D], tl.float32)
+    for i in range(0, n):
+        score = tl.load(scores_ptr + i)
+        larger = tl.maximum(m, score)
+        shrink, weight = tl.exp(m - larger), tl.exp(score - larger)
+        total = total * shrink + weight
+        acc = acc * shrink + weight * tl.load(values_ptr + i * D + d)
+        m = larger
+    tl.store(out_ptr + d, acc / total)
+"""),
+    changed("6.5", "also stores into the cache", "Which pointer is the result's", (
+        "tl.store(out_ptr + at_query, acc / l_i)",
+        "tl.store(out_ptr + at_query, acc / l_i)\n    tl.store(k_ptr + at_query, acc)",
+    )),
+    changed("6.5", "sequence and head swapped in the result", "of q, and of the result, begins at", (
+        "tl.store(out_ptr + at_query", "tl.store(out_ptr + (head * num_heads + seq) * D + d"
+    )),
+    changed("6.5", "every sequence takes the first query", "its own query", (
+        "(seq * num_heads + head) * D", "head * D"
+    ), (
+        "tl.store(out_ptr + at_query", "tl.store(out_ptr + (seq * num_heads + head) * D + d"
+    )),
     changed("6.5", "V loaded without a mask", "0 · NaN", (
         "v = tl.load(v_ptr + at, mask=there[:, None], other=0.0)", "v = tl.load(v_ptr + at)"
     )),
@@ -304,6 +343,9 @@ def move_blocks(k_cache, v_cache, block_tables, new_ids):
     )),
     changed("6.9", "the log-sum-exp without its maximum", "m + log(l)", ("m_i + tl.log(total)", "tl.log(total)")),
     changed("6.9", "lanes beyond the parts", "mask the loads", (', mask=there, other=-float("inf")', "")),
+    changed("6.9", "the merge's rows lie SPLITS apart", "SPLITS counts padded lanes", (
+        "lse_ptr + row * num_splits", "lse_ptr + row * SPLITS"
+    )),
     changed("6.9", "V loaded without a mask", "0 · NaN", (
         "v = tl.load(v_ptr + at, mask=there[:, None], other=0.0)", "v = tl.load(v_ptr + at)"
     )),
