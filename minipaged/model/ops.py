@@ -4,7 +4,6 @@ A decode step has few numbers and much to call: torch's operations on them take 
 the rows of an engine step, float32 on a CPU, go through Numba kernels (`cpu_ops`) where Numba is installed. All else
 takes torch's way, which is the definition: other types and devices, training, and the dense sequences of
 `forward_dense`, which have one dimension more.
-
 """
 
 from __future__ import annotations
