@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         config = ServerConfig(
-            model_name=args.served_model_name or _name_of(args.model),
+            model_name=_name_of(args.model) if args.served_model_name is None else args.served_model_name,
             api_key=args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE),
             max_queue=args.max_queue,
             max_body=args.max_body,

@@ -54,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0: all requests completed; 1: some failed, the table names them; 2: the run could not begin; 130: interrupted."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    first, last = args.token_ids
     for option, path, ending in (("--json", args.json, ".json"), ("--picture", args.picture, ".png")):
         if path:
             check_output(parser, option, path, ending)
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             ignore_eos=args.ignore_eos,
             retries=args.retries,
             slo=Slo(args.slo_ttft_ms, args.slo_tpot_ms, args.slo_e2el_ms),
-            token_ids=range(first, last + 1),
+            token_ids=_token_ids(*args.token_ids),
             timeout=args.timeout,
             metrics_interval=args.metrics_interval,
             progress=not args.no_progress and sys.stderr.isatty(),
@@ -91,3 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.picture.write_bytes(result.picture().png)
         print(f"\npicture: {args.picture}")
     return 1 if result.summary.failed else 0
+
+
+def _token_ids(first: int, last: int) -> range:
+    if not 0 <= first < last:
+        raise ValueError(f"--token-ids is {first} {last}; give a first id of at least 0, and a last one above it")
+    return range(first, last + 1)

@@ -45,6 +45,8 @@ class ServerConfig:
             raise ValueError(f"model_name is {self.model_name!r}; give a name of at least one printable character")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.isprintable()):
             raise ValueError("api_key must be of printable ASCII characters, because it travels in a header")
+        if self.api_key is not None and self.api_key != self.api_key.strip():
+            raise ValueError("api_key begins or ends with a space, which a header does not keep; leave that out")
         if self.api_key == "":
             raise ValueError("api_key is empty; give a key, or leave it out to let everybody ask")
 

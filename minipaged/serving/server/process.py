@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from minipaged.serving.llm import LLM
+from minipaged.serving.sampling import check_int
 
 LAST_WORDS = 5  # seconds that answers get to reach their clients, once nothing runs any more
 
@@ -60,6 +61,7 @@ class Process(uvicorn.Server):
 
 def open_socket(host: str, port: int) -> socket.socket:
     """Raises ValueError, with the way out, when the address cannot be had."""
+    check_int("port", port, low=0, high=65535)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.socket(family, socket.SOCK_STREAM)

@@ -234,7 +234,8 @@ def test_the_command(tmp_path, capsys):
         (["--metrics-interval", "-1"], "metrics_interval is -1"),
         (["--metrics-interval", "inf"], "metrics_interval is inf"),
         (["--slo-ttft-ms", "-5"], "TTFT is -5 ms"),
-        (["--token-ids", "9", "5"], "at least 2 ids"),
+        (["--token-ids", "9", "5"], "--token-ids is 9 5; give a first id"),
+        (["--token-ids", "-1", "5"], "--token-ids is -1 5; give a first id"),
         ([], "no server answers"),
     ],
 )

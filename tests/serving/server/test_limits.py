@@ -91,6 +91,7 @@ def test_a_body_that_never_ends_is_not_waited_for(monkeypatch) -> None:
         {"model_name": "a\nb"},
         {"api_key": ""},
         {"api_key": "schlüssel"},
+        {"api_key": "key "},
     ],
 )
 def test_limits_that_are_none(wrong) -> None:

@@ -187,6 +187,9 @@ def test_at_a_signal_what_runs_is_finished_and_at_the_second_it_is_cut_off() -> 
         (["--max-queue", "0"], "max_queue"),
         (["no-such-folder"], "no-such-folder"),
         (["--attention", "magic"], "magic"),
+        (["--port", "-1"], "port is -1; allowed is 0 … 65535"),
+        (["--port", "65536"], "port is 65536; allowed is 0 … 65535"),
+        (["--served-model-name", ""], "model_name is ''"),
     ],
 )
 def test_what_cannot_start_says_why(capsys, options, word) -> None:
