@@ -38,6 +38,7 @@ def executed(path: Path, *, refresh: bool = False, timeout: int = CELL_TIMEOUT) 
             timeout=timeout,
             kernel_name="python3",
             record_timing=False,
+            extra_arguments=["--log-level=ERROR"],  # a local kernel warns that it is not encrypted
             store_widget_state=True,
             resources={"metadata": {"path": str(path.resolve().parent)}},
         )
