@@ -56,6 +56,7 @@ def running_lab(folder: Path) -> Iterator[tuple[str, str]]:
     token, log = secrets.token_hex(16), home / "lab.log"
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
+        "--LabApp.expose_app_in_browser=True",  # the tests give its commands by name
         *("--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}", f"--IdentityProvider.token={token}"),
     ]
     with log.open("w") as out:
