@@ -187,8 +187,8 @@ def check_message(answer: Callable[[BlockPool, int, int], list[KVCacheBlock]], e
 
 _WAYS_OUT = (
     r"\b(raise|raising|enlarge|larger|bigger|increase|increasing|more (\w+ )?(memory|blocks|vram|gpus?)|lower|shorten|"
-    r"shorter|reduc|decrease|decreasing|fewer|smaller|split|preempt|evict|free (up|some|a|one|other)\b|abort|cancel|stop|"
-    r"wait|retry|try again|num_blocks|gpu_memory_utilization|max_model_len|max_num_seqs|max_tokens)"
+    r"shorter|reduc|decrease|decreasing|fewer|smaller|split|preempt|evict|free (up|some|a|one|other)\b|abort|cancel|"
+    r"stop|wait|retry|try again|num_blocks|gpu_memory_utilization|max_model_len|max_num_seqs|max_tokens)"
 )
 # Words of the same kind that only compare, or name a value: "71 is larger than 57", "num_blocks=640".
 _NO_WAY_OUT = (
