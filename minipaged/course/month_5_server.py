@@ -102,7 +102,9 @@ class LessonServer:
 
         def look() -> None:
             with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as http:
-                while not done.wait(seconds):
+                ended = False
+                while not ended:
+                    ended = done.wait(seconds)  # a last look behind the block: how it ended
                     samples.append(parse_metrics(http.get("/metrics").text, perf_counter() - started))
 
         watcher = threading.Thread(target=look, daemon=True)

@@ -201,6 +201,7 @@ def test_a_lesson_server_from_start_to_stop():
         with server.watched(0.01) as samples:
             events.close()
             server.wait_until_idle()
+        assert (samples[-1].running, samples[-1].usage) == (0, 0)
         assert server.metrics()["kv_cache_usage_perc"] == 0
         assert server.metrics()["request_success_total (length)"] == 2
         look = server_source(server.url)
