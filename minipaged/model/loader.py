@@ -34,8 +34,7 @@ def load_model(
     Raises CheckpointError (a ValueError) for a checkpoint that is missing, damaged, of another architecture, or whose
     tensors do not fit its config.json; the message names the file or the tensor.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype} is not one of {', '.join(map(str, DTYPES))}")
+    check_dtype(dtype)
     folder = checkpoint_folder(name)
     config = ModelConfig.from_folder(folder)
     tokenizer = load_tokenizer(folder, config)
@@ -46,6 +45,12 @@ def load_model(
     give_memory(model, dtype, device)
     fill_weights(model, files, progress)
     return model.to(device).requires_grad_(False).eval(), tokenizer
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Raises ValueError for a type in which no model runs."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype} is not one of {', '.join(map(str, DTYPES))}")
 
 
 def load_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:

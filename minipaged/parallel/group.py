@@ -106,17 +106,40 @@ def place_of(device: str, local_rank: int) -> Place:
     NCCL refuses two ranks on one GPU, so there gloo adds up, through host memory: slow, but it shows the same.
     Raises ValueError for a GPU that is not there.
     """
-    wanted = torch.device(device)
+    wanted = check_device(device, local_rank)
     if wanted.type == "cpu":
         return ON_CPU
+    index = local_rank if wanted.index is None else wanted.index
+    torch.cuda.set_device(index)
+    return Place(torch.device("cuda", index), "nccl" if wanted.index is None else "gloo")
+
+
+def check_device(device: str, local_rank: int) -> torch.device:
+    """The device, if this rank of a machine can have it; no GPU is touched. Raises ValueError as `place_of` does."""
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError):
+        wanted = None
+    if wanted is None or wanted.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f'device is {device!r}; ranks run on "cpu", on a GPU each ("cuda"), or share one ("cuda:0"): choose one'
+        )
+    if wanted.type == "cpu":
+        return wanted
     index, found = local_rank if wanted.index is None else wanted.index, torch.cuda.device_count()
     if index >= found:
         raise ValueError(
-            f"rank {local_rank} of this machine needs GPU {index}, but there are {found}: start fewer ranks, or let "
-            'all of them share one with device "cuda:0"'
+            f"rank {local_rank} of this machine needs GPU {index}, but there are {found}: start fewer ranks, let all "
+            'of them share one with device "cuda:0", or run on "cpu"'
         )
-    torch.cuda.set_device(index)
-    return Place(torch.device("cuda", index), "nccl" if wanted.index is None else "gloo")
+    return wanted
+
+
+def check_patience(patience: float) -> None:
+    """Raises ValueError for what is no number of seconds, or too short for a sign of life."""
+    is_number = isinstance(patience, int | float) and not isinstance(patience, bool)
+    if not is_number or not SHORTEST_PATIENCE <= patience < float("inf"):
+        raise ValueError(f"patience is {patience!r} s; give at least {SHORTEST_PATIENCE:g}, 10 is usual")
 
 
 def join(
@@ -129,8 +152,7 @@ def join(
     local: bool = True,
 ) -> RankGroup:
     """Meet the other ranks over a store that all reach. `local`: all are on this machine, so gloo does not leave it."""
-    if not patience >= SHORTEST_PATIENCE:
-        raise ValueError(f"patience is {patience!r} s; give at least {SHORTEST_PATIENCE:g}, 10 is usual")
+    check_patience(patience)
     if num_ranks == 1:
         return RankGroup(device=place.device)
     if local:

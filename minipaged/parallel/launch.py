@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from minipaged.parallel.group import JOINING, PATIENCE, RankGroup, join, place_of
+from minipaged.parallel.group import JOINING, PATIENCE, RankGroup, check_device, check_patience, join, place_of
 from minipaged.parallel.layout import ParallelSizeError
 from minipaged.parallel.portable import portable, unpacked
 from minipaged.parallel.watch import RankError
@@ -52,11 +52,20 @@ def run_ranks(
         start: "spawn", a fresh Python each (seconds, for importing torch), or "fork", a copy of this one: at once, but
             only on Linux, and not after this Python has used a GPU.
 
-    Raises RankError, which names the rank, when one raises, dies or hangs; no process is left behind. What a rank
-    prints goes to the terminal that started Python, not into a notebook: return it instead.
+    Raises ValueError for a setting that cannot be, before any process starts; RankError, which names the rank, when one
+    raises, dies or hangs; no process is left behind. What a rank prints goes to the terminal that started Python, not
+    into a notebook: return it instead.
     """
     if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
         raise ParallelSizeError(f"num_ranks is {num_ranks!r}; give a whole number of ranks, 1 or more")
+    check_device(device, num_ranks - 1)
+    check_patience(patience)
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
+        raise ValueError(f"timeout is {timeout!r}; give a number of seconds above 0, or None for no limit")
+    if start not in multiprocessing.get_all_start_methods() or start == "forkserver":
+        raise ValueError(
+            f'start is {start!r}; choose "spawn" (a fresh Python each) or, on Linux, "fork" (a copy of this)'
+        )
     work = portable(function), [portable(one) for one in args], portable(kwargs)
     context = multiprocessing.get_context(start)
     threads = max(1, torch.get_num_threads() // num_ranks)

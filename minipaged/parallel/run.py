@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from minipaged.model.hub import checkpoint_folder
+from minipaged.model.loader import check_dtype
 from minipaged.parallel.engine import Shard, serve
 from minipaged.parallel.group import PATIENCE, RankGroup
 from minipaged.parallel.launch import run_ranks
@@ -85,12 +86,14 @@ def run_parallel(
             come from a notebook cell.
         options: LLM's others: num_blocks, block_size, preemption, …
 
-    Raises ParallelSizeError before any process starts; RankError, which names the rank, when one fails.
+    Raises ParallelSizeError, or ValueError for another setting, before any process starts; RankError, which names the
+    rank, when one fails.
     """
     layout = ParallelLayout.of(model, num_ranks)
     parts = dict(parts or {})
     if OWN_ATTENTION in parts:
         check_own_attention(parts[OWN_ATTENTION])
+    check_dtype(dtype)
     load = {
         "attention": parts.pop("attention", attention),
         "dtype": dtype,

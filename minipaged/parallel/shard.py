@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from minipaged.model.checkpoint import CheckpointFiles, checkpoint_shapes, places
 from minipaged.model.config import ModelConfig
 from minipaged.model.decoder import Attention, LlamaModel
-from minipaged.model.loader import check_tied, give_memory
+from minipaged.model.loader import check_dtype, check_tied, give_memory
 from minipaged.parallel.layout import ParallelLayout
 from minipaged.parallel.protocols import AllReduce, check_own_attention
 
@@ -68,6 +68,7 @@ def load_shard(
     ``own_attention``: a class with the protocol TensorParallelAttention, for the attention layers.
     Raises CheckpointError as ``load_model`` does, before anything is read.
     """
+    check_dtype(dtype)
     if own_attention is not None:
         check_own_attention(own_attention)
     files = CheckpointFiles(folder)
