@@ -215,7 +215,7 @@ def draw_roofline(
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("arithmetic intensity: operations a byte moved")
     axes.set_ylabel("TFLOP/s at most")
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="upper left", fontsize=8)
     axes.set_title(title or device, color=BLACK)
     axes.tick_params(colors=BLACK)
     axes.text(low * 1.1, low * tera_bytes * 2.4, "memory-bound", fontsize=8, color=BLUE, rotation=33)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 Result = TypeVar("Result")
+WAIT = 4  # times the limit: so long may a process take that shares its machine with others, or sleeps
 
 
 class ProcessEnded(Exception):
@@ -38,6 +39,8 @@ def can_fork() -> bool:
 def in_own_process(work: Callable[[], Result], seconds: float) -> Result:
     """What ``work()`` returns, computed in a forked process. The result must be picklable.
 
+    ``seconds``: of the process's own work, so that a busy machine fails no answer.
+
     Raises:
         ProcessEnded: it crashed, or was killed.
         TookTooLong: no result after so many seconds.
@@ -45,15 +48,17 @@ def in_own_process(work: Callable[[], Result], seconds: float) -> Result:
     """
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(send, work), daemon=True)
+    child = context.Process(target=_child, args=(send, work, seconds), daemon=True)
     child.start()
     send.close()
     try:
-        if not receive.poll(seconds):
+        if not receive.poll(WAIT * seconds):
             raise TookTooLong
         result, error = receive.recv()
     except EOFError:
         child.join()
+        if child.exitcode == -signal.SIGPROF:
+            raise TookTooLong from None
         raise ProcessEnded(child.exitcode) from None
     finally:
         child.kill()
@@ -64,7 +69,9 @@ def in_own_process(work: Callable[[], Result], seconds: float) -> Result:
     return result
 
 
-def _child(send: Connection, work: Callable[[], Result]) -> None:
+def _child(send: Connection, work: Callable[[], Result], seconds: float) -> None:
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process after so much work
     faulthandler.disable()  # a crash is reported by the parent
     warnings.simplefilter("ignore")  # numpy's, out of an answer's NaN: the check says it better
     if "torch" in sys.modules:

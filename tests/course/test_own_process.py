@@ -3,6 +3,7 @@
 import ctypes
 import operator
 import os
+import time
 
 import pytest
 
@@ -53,6 +54,12 @@ def test_an_endless_loop_is_a_message():
     assert outcome.status == "failed"
     assert outcome.row("got") == "no result after 0.3 s"
     assert "loops" in outcome.row("think")
+
+
+def test_waiting_is_no_work_but_ends_too():
+    assert in_own_process(lambda: time.sleep(0.4) or 5, 0.2) == 5
+    with pytest.raises(TookTooLong):
+        in_own_process(lambda: time.sleep(60), 0.1)
 
 
 def test_a_fault_of_the_check_is_raised():

@@ -42,9 +42,16 @@ POINTERS = {
 
 
 def compile_kernels(
-    kernels: Sequence[str], targets: Sequence[str], aligned: bool = True, tile: int = 32, timeout: float = 300
+    kernels: Sequence[str],
+    targets: Sequence[str],
+    aligned: bool | Sequence[bool] = True,
+    tile: int = 32,
+    timeout: float = 300,
 ) -> list[Report]:
-    """One report a kernel and target. ``aligned``: pointers and cache strides are said to be multiples of 16.
+    """One report a kernel, target and alignment.
+
+    ``aligned``: pointers and cache strides are said to be multiples of 16. With both values, each kernel is compiled
+    twice, in one process.
 
     Raises ValueError for an unknown name, RuntimeError with the compiler's message when a kernel does not compile.
     """
@@ -52,7 +59,8 @@ def compile_kernels(
         for name in names:
             if name not in known:
                 raise ValueError(f"{what} {name!r} is unknown: choose from {', '.join(known)}")
-    request = {"kernels": list(kernels), "targets": list(targets), "aligned": aligned, "tile": tile}
+    request = {"kernels": list(kernels), "targets": list(targets), "tile": tile}
+    request["aligned"] = [aligned] if isinstance(aligned, bool) else list(aligned)
     done = subprocess.run(
         [sys.executable, "-m", "minipaged.course.kernels_month_6.compiled"],
         input=json.dumps(request), capture_output=True, text=True, timeout=timeout,
@@ -95,8 +103,9 @@ def _type(name: str) -> str:
 if __name__ == "__main__":
     request = json.load(sys.stdin)
     reports = [
-        _compile(kernel, target, request["aligned"], request["tile"])
+        _compile(kernel, target, aligned, request["tile"])
         for kernel in request["kernels"]
         for target in request["targets"]
+        for aligned in request["aligned"]
     ]
     print(json.dumps([asdict(report) for report in reports]))
