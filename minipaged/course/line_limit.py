@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
@@ -16,9 +18,16 @@ class Endless(BaseException):
 
 
 @contextmanager
-def line_limit(most: int) -> Iterator[None]:
-    """Break off learner's code, called in this block, that runs more than ``most`` lines: raises Endless."""
+def line_limit(most: int, seconds: float = 30.0) -> Iterator[None]:
+    """Break off learner's code, called in this block, that runs more than ``most`` lines: raises Endless.
+
+    A loop that stands on one line (``while True: pass``) never begins a new one; for it there are the seconds.
+    """
     count = 0
+    thread = ctypes.c_ulong(threading.get_ident())
+    raise_there = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    alarm = threading.Timer(seconds, lambda: raise_there(thread, ctypes.py_object(Endless)))
+    alarm.daemon = True
 
     def count_lines(frame, event: str, arg):
         nonlocal count
@@ -32,9 +41,11 @@ def line_limit(most: int) -> Iterator[None]:
 
     before = sys.gettrace()
     sys.settrace(on_call)
+    alarm.start()
     try:
         yield
     finally:
+        alarm.cancel()
         sys.settrace(before)
 
 

@@ -1,6 +1,7 @@
 """The numbers of Month 5's exercises, worked out once more; and the watch over a learner's scheduler."""
 
 import sys
+import time
 
 import pytest
 
@@ -92,3 +93,16 @@ class Loops(Scheduler):
 """
     with pytest.raises(Unmet, match="Every decision comes to an end"):
         serve(learners(code, "Loops"), Expect(), "workload A", A)
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "while True:\n    pass", "for _ in iter(int, 1): pass"])
+def test_a_loop_that_never_ends_is_broken_off_wherever_its_body_stands(loop: str) -> None:
+    code = compile(loop, "my cell", "exec")
+    with pytest.raises(Endless), line_limit(1000, seconds=0.5):
+        exec(code, {})
+
+
+def test_the_alarm_is_off_after_the_block() -> None:
+    with line_limit(1000, seconds=0.05):
+        pass
+    time.sleep(0.1)
