@@ -202,8 +202,8 @@ def _remember(outcome: Outcome) -> None:
     log = os.environ.get("MINIPAGED_OUTCOMES")
     if log:  # `minipaged grade` reads the outcomes of a run here
         with open(log, "a", encoding="utf-8") as file:
-            line = {"exercise": exercise_id, "status": outcome.status, "changed": changed_parts()}
-            file.write(json.dumps(line) + "\n")
+            line = {"exercise": exercise_id, "status": outcome.status, "error": outcome.row("error")}
+            file.write(json.dumps({**line, "changed": changed_parts()}) + "\n")
 
 
 def _show(outcome: Outcome) -> None:

@@ -67,6 +67,8 @@ def _used_reference(exercise: Exercise, answer: Any) -> str:
         modules = [thing for thing in named if isinstance(thing, ModuleType)]
         modules += [importlib.import_module(name) for name in names if _is_ours(name)]
         named += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+        classes = [vars(thing) for thing in named if inspect.isclass(thing)]
+        named += [methods[name] for methods in classes for name in names if name in methods]
         for thing in named:
             thing = unwrap(thing)
             if id(thing) in references:

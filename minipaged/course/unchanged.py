@@ -11,7 +11,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
@@ -25,13 +24,13 @@ def changed_parts() -> list[str]:
     """Dotted names of functions that differ from the file they come from, and of builtins that were replaced."""
     changed = [name for name in _RELIED_ON if not isinstance(getattr(builtins, name), BuiltinFunctionType)]
     for name, module in sorted(sys.modules.items()):
-        if name.split(".")[0] == _PACKAGE and isinstance(getattr(module, "__file__", None), str):
+        if name.split(".")[0] == _PACKAGE and hasattr(getattr(module.__spec__, "loader", None), "get_code"):
             changed += (f"{name}.{part}" for part in _changed_in(module))
     return changed
 
 
 def _changed_in(module: ModuleType) -> Iterator[str]:
-    for qualified, code in _functions_in(module.__file__):
+    for qualified, code in _functions_of(module.__spec__.name):
         live = _resolve(module, qualified)
         if live is not None and getattr(live, "__code__", None) not in code:
             yield qualified
@@ -48,12 +47,12 @@ def _resolve(module: ModuleType, qualified: str) -> Any:
 
 
 @functools.cache
-def _functions_in(file: str) -> tuple[tuple[str, frozenset[CodeType]], ...]:
-    """(qualified name, its bodies) of every function and method of a file; inner functions are part of theirs."""
+def _functions_of(module: str) -> tuple[tuple[str, frozenset[CodeType]], ...]:
+    """(qualified name, its bodies) of every function and method of a module's file, without inner functions."""
     found: dict[str, set[CodeType]] = {}
-    path = Path(file)
-    if path.suffix == ".py":
-        _collect(compile(path.read_bytes(), file, "exec", dont_inherit=True), found)
+    code = sys.modules[module].__spec__.loader.get_code(module)  # compiled before, if the file is as it was then
+    if code is not None:
+        _collect(code, found)
     return tuple((name, frozenset(codes)) for name, codes in found.items())
 
 

@@ -263,6 +263,14 @@ def test_an_answer_that_calls_the_reference_is_refused(new_exercise) -> None:
     for answer in (by_name, by_import, InAMethod, by_a_helper):
         assert "minipaged.course.pictures.block_table_text" in refusal(one, answer)
     assert refusal(one, lambda x: 2 * x) == ""
+    method = new_exercise(double, reference=("minipaged.kv_cache.block_table.BlockTable.slot_mapping",))
+
+    def by_an_object(x: int) -> list[int]:
+        from minipaged.kv_cache.block_table import BlockTable
+
+        return BlockTable(4).slot_mapping(0, x)
+
+    assert "BlockTable.slot_mapping" in refusal(method, by_an_object)
 
 
 def helper_of_a_learner(x: int) -> str:

@@ -21,6 +21,7 @@ import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import minipaged
 from minipaged.course.errors import CourseError
@@ -53,11 +54,10 @@ class Grade:
 @dataclass(frozen=True)
 class Run:
     """What one run of a notebook showed: cells that failed, by their number among the code cells, with nbval's words;
-    the last outcome that each check reported, and what was changed in the course at that moment."""
+    the last line that each exercise's check reported: its status, its error, what was changed in the course then."""
 
     failures: dict[int, str]
-    reported: dict[str, str]
-    changed: dict[str, list[str]]
+    reported: dict[str, dict[str, Any]]
 
 
 def grade_month(
@@ -109,11 +109,12 @@ def _status(exercise_id: str, notebook: Notebook, run: Run) -> tuple[str, str]:
     if reported is None:
         raised = re.findall(r"^\w*(?:Error|Exit|Interrupt): .*$", _plain(failure), re.MULTILINE)
         return ERROR, raised[-1] if raised else "the check did not come to an end"
-    if run.changed[exercise_id]:
-        return TAMPERED, f"the course itself was changed: {', '.join(run.changed[exercise_id][:3])}"
-    if reported == PASSED and failure is not None:
+    changed = reported.get("changed", ["an outcome that no check wrote"])
+    if changed:
+        return TAMPERED, f"the course itself was changed: {', '.join(changed[:3])}"
+    if reported["status"] == PASSED and failure is not None:
         return FAILED, "the check's own cell did not pass"
-    return reported, ""
+    return reported["status"], reported["error"]
 
 
 def _plain(text: str) -> str:
@@ -175,12 +176,11 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float, memory: flo
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=work, check=False)
         if not report.exists():
             raise CourseError(f"{path}: the grader's pytest run failed:\n{ended.stdout}{ended.stderr}")
-        reported = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return Run(
-            _failures(report),
-            {line["exercise"]: line["status"] for line in reported},
-            {line["exercise"]: line.get("changed", ["an outcome that no check wrote"]) for line in reported},
-        )
+        lines = log.read_text().splitlines() if log.exists() else []
+        try:
+            return Run(_failures(report), {line["exercise"]: line for line in map(json.loads, lines)})
+        except (ValueError, TypeError, KeyError):
+            raise CourseError(f"{path}: it writes among the outcomes of the checks") from None
 
 
 def _failures(report: Path) -> dict[int, str]:
