@@ -84,7 +84,9 @@ def _grade_in_own_process(exercise: Exercise, answer: Any) -> Outcome:
         return Outcome(exercise, *in_own_process(work, exercise.own_process))
     except ProcessEnded as ended:
         rule, got = "An answer leaves the program alive.", str(ended)
-        think = "A crash is an address far outside of every tensor: look at each pointer, and at its mask."
+        think = "Something in the answer ends Python itself. An answer returns; it does not exit."
+        if ended.signal:
+            think = "A crash is an address far outside of every tensor: look at each pointer, and at its mask."
     except TookTooLong:
         rule, got = "Every loop ends.", f"no result after {exercise.own_process:g} s"
         think = "Which of your loops does not come to its end? Does its condition change in every round?"

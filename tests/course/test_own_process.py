@@ -45,6 +45,12 @@ def test_a_crash_is_a_message():
     assert "address far outside" in outcome.row("think")
 
 
+def test_an_exit_is_not_called_a_crash():
+    outcome = graded(lambda n: os._exit(3))
+    assert (outcome.status, outcome.row("got")) == ("failed", "the process ended with exit code 3")
+    assert "does not exit" in outcome.row("think")
+
+
 def test_an_endless_loop_is_a_message():
     def endless(n):
         while True:
