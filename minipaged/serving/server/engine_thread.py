@@ -75,9 +75,8 @@ class Ticket:
         if self.done:
             return
         self._error = error
-        if self.accepted.done():
-            self._news.set()
-        else:
+        self._news.set()  # for whoever reads the updates without having asked whether the order was accepted
+        if not self.accepted.done():
             self.accepted.set_exception(error)
             self.accepted.exception()  # whoever awaits it still sees it; if nobody does, nothing is logged
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minipaged.serving import SamplingParams
-from minipaged.serving.server.engine_thread import EngineThread, Order
+from minipaged.serving.server.engine_thread import EngineThread, Order, Ticket
 from minipaged.serving.server.errors import ApiError
 from tests.serving.helpers import HashModel, assert_empty, greedy, make_llm
 
@@ -137,6 +137,18 @@ def test_at_the_end_who_still_waits_is_told() -> None:
 
     asyncio.run(run())
     assert_empty(llm)
+
+
+def test_an_order_that_fails_before_it_is_accepted_ends_its_updates() -> None:
+    async def run():
+        ticket = Ticket(order("a", [1]))
+        ticket.fail(ApiError(500, "broken"))
+        with pytest.raises(ApiError, match="broken"):
+            await finish(ticket)
+        with pytest.raises(ApiError, match="broken"):
+            await ticket.accepted
+
+    asyncio.run(run())
 
 
 def test_a_thread_that_breaks_leaves_nobody_waiting() -> None:
