@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from minipaged.attention.launch import BACKENDS
+from minipaged.serving.engine_options import add_batch_options, add_cache_options
 
 if TYPE_CHECKING:
     from minipaged.serving.llm import LLM
@@ -27,17 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="type of weights and KV cache")
     add("--chat", action="store_true", help="each prompt is a user's message: put it into the model's chat template")
 
-    group = parser.add_argument_group("the cache and its reader")
-    add = group.add_argument
-    add("--attention", default="auto", help=f"attention backend: {', '.join(BACKENDS)}")
-    add("--device", default="cpu", help='"cpu" or "cuda"')
-    add("--num-blocks", type=int, help="physical blocks in the pool (default: what the model makes sensible)")
-    add("--block-size", type=int, default=16, help="tokens a block (default 16)")
-    add("--no-prefix-caching", action="store_true", help="do not reuse the KV of equal prefixes")
-    add("--preemption", choices=["recompute", "swap"], default="recompute", help="when blocks are short")
-    add("--num-cpu-blocks", type=int, help="swap: blocks in host memory (default: as many as in the pool)")
-    add("--num-disk-blocks", type=int, default=0, help="swap: blocks in a file, used when host memory is full")
-
+    add_cache_options(parser)
     group = parser.add_argument_group("sampling")
     add = group.add_argument
     add("--max-tokens", type=int, default=16, help="tokens to generate at most (default 16)")
@@ -56,9 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     group = parser.add_argument_group("the batch and the output")
     add = group.add_argument
-    add("--max-num-seqs", type=int, default=256, help="sequences that run at a time")
-    add("--max-num-batched-tokens", type=int, default=2048, help="token budget of a step")
-    add("--no-chunked-prefill", action="store_true", help="compute every prompt in one piece")
+    add_batch_options(group)
     add("--stats", action="store_true", help="print after the text what the engine counted")
     add("--json", action="store_true", help="print the outputs (and the stats) as JSON")
     add("--trace", action="store_true", help="print every decision of the scheduler to stderr")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minipaged.attention.launch import BACKENDS
+from minipaged.serving.engine_options import add_batch_options, add_cache_options
 
 KEY_VARIABLE = "MINIPAGED_API_KEY"
 
@@ -30,22 +30,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-body", type=int, default=4 * 2**20, help="bytes of one request; more get 413 (default 4 MiB)")
     add("--grace-period", type=float, default=30.0, help="seconds to finish when asked to stop (default 30)")
 
-    group = parser.add_argument_group("the cache and its reader")
-    add = group.add_argument
-    add("--attention", default="auto", help=f"attention backend: {', '.join(BACKENDS)}")
-    add("--device", default="cpu", help='"cpu" or "cuda"')
-    add("--num-blocks", type=int, help="physical blocks in the pool (default: what the model makes sensible)")
-    add("--block-size", type=int, default=16, help="tokens a block (default 16)")
-    add("--no-enable-prefix-caching", action="store_true", help="do not reuse the KV of equal prefixes")
-    add("--preemption", choices=["recompute", "swap"], default="recompute", help="when blocks are short")
-    add("--num-cpu-blocks", type=int, help="swap: blocks in host memory (default: as many as in the pool)")
-    add("--num-disk-blocks", type=int, default=0, help="swap: blocks in a file, used when host memory is full")
-
+    add_cache_options(parser)
     group = parser.add_argument_group("the batch")
+    add_batch_options(group)
     add = group.add_argument
-    add("--max-num-seqs", type=int, default=256, help="sequences that run at a time")
-    add("--max-num-batched-tokens", type=int, default=2048, help="token budget of a step")
-    add("--no-enable-chunked-prefill", action="store_true", help="compute every prompt in one piece")
     add("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="who goes first (default fcfs)")
     add("--seed", type=int, default=0, help="for requests that bring no seed (default 0)")
     return parser
@@ -92,13 +80,13 @@ def _make_llm(args: argparse.Namespace):
         device=args.device,
         num_blocks=args.num_blocks,
         block_size=args.block_size,
-        enable_prefix_caching=not args.no_enable_prefix_caching,
+        enable_prefix_caching=not args.no_prefix_caching,
         preemption=args.preemption,
         num_cpu_blocks=args.num_cpu_blocks,
         num_disk_blocks=args.num_disk_blocks,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        enable_chunked_prefill=not args.no_enable_chunked_prefill,
+        enable_chunked_prefill=not args.no_chunked_prefill,
         policy=args.scheduling_policy,
         seed=args.seed,
     )
