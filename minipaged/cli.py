@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     lab.add_argument("notebook", nargs="?", default="notebooks/START_HERE.ipynb", help="another notebook to open")
     lab.add_argument("--port", type=int, default=8888)
     lab.add_argument("--no-browser", action="store_true")
+    lab.add_argument("--allow-root", action="store_true", help="as root, in a container: JupyterLab refuses otherwise")
     check = add("check", _check, "check an exercise's answer (2.1), or a month's (2)")
     check.add_argument("exercise")
     hint = add("hint", _hint, "the next hint of an exercise; after the third, its solution")
@@ -106,7 +108,10 @@ def _lab(args: argparse.Namespace) -> int:
     if not (root / args.notebook).exists():
         raise CourseError(f"there is no {args.notebook} in {root}")
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--port={args.port}", args.notebook]
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and not args.allow_root:
+        raise CourseError("you are root, so JupyterLab refuses to start; in a container: minipaged lab --allow-root")
     command += ["--no-browser"] if args.no_browser else []
+    command += ["--allow-root"] if args.allow_root else []
     try:
         return subprocess.run(command, cwd=root, check=False).returncode
     except KeyboardInterrupt:  # Ctrl-C is how one leaves JupyterLab

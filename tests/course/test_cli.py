@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,23 @@ def test_a_copy_without_solutions_says_what_needs_them(
     assert "has no solutions/" in err
     assert run(capsys, "check", "1.1")[0] == 1
     assert run(capsys, "hint", "1.1")[0] == 0
+
+
+def test_lab_as_root_says_how(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def start(command: list[str], **_: object) -> subprocess.CompletedProcess:
+        started.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(cli.subprocess, "run", start)
+    monkeypatch.setattr(doctor, "examine", list)
+    monkeypatch.setattr(cli.os, "geteuid", lambda: 0)
+    status, _, err = run(capsys, "lab")
+    assert (status, started) == (2, [])
+    assert "minipaged lab --allow-root" in err
+    assert run(capsys, "lab", "--allow-root")[0] == 0
+    assert "--allow-root" in started[0]
+    monkeypatch.setattr(cli.os, "geteuid", lambda: 1000)
+    assert run(capsys, "lab")[0] == 0
+    assert "--allow-root" not in started[1]
