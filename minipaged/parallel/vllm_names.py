@@ -17,7 +17,7 @@ UNIFIED = "v1/attention/ops/triton_unified_attention.py"
 WRITE = "v1/attention/ops/triton_reshape_and_cache_flash.py"
 METADATA = "attention/metadata.py AttentionMetadata"
 LLAMA, EXECUTOR = "model_executor/models/llama.py", "v1/executor/multiproc_executor.py"
-PROMETHEUS, SERVE = "serving/server/prometheus.py", "serving/serve_cli.py"
+PROMETHEUS, OPTIONS, SERVE = "serving/server/prometheus.py", "serving/engine_options.py", "serving/serve_cli.py"
 
 GROUPS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Blocks, pool, block table": (
@@ -214,17 +214,17 @@ GROUPS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("parallel/run.py RankReport", "", "each worker logs its own sizes"),
     ),
     "Options of the server": (
-        (f"{SERVE} --num-blocks", f"{ARGS} --num-gpu-blocks-override", "usually from --gpu-memory-utilization"),
-        (f"{SERVE} --block-size", f"{ARGS} --block-size", ""),
-        (f"{SERVE} --no-enable-prefix-caching", f"{ARGS} --enable-prefix-caching",
+        (f"{OPTIONS} --num-blocks", f"{ARGS} --num-gpu-blocks-override", "usually from --gpu-memory-utilization"),
+        (f"{OPTIONS} --block-size", f"{ARGS} --block-size", ""),
+        (f"{OPTIONS} --no-enable-prefix-caching", f"{ARGS} --enable-prefix-caching",
          "also as --no-enable-prefix-caching"),
-        (f"{SERVE} --no-enable-chunked-prefill", f"{ARGS} --enable-chunked-prefill",
+        (f"{OPTIONS} --no-enable-chunked-prefill", f"{ARGS} --enable-chunked-prefill",
          "also as --no-enable-chunked-prefill"),
-        (f"{SERVE} --max-num-seqs", f"{ARGS} --max-num-seqs", ""),
-        (f"{SERVE} --max-num-batched-tokens", f"{ARGS} --max-num-batched-tokens", ""),
+        (f"{OPTIONS} --max-num-seqs", f"{ARGS} --max-num-seqs", ""),
+        (f"{OPTIONS} --max-num-batched-tokens", f"{ARGS} --max-num-batched-tokens", ""),
         (f"{SERVE} --scheduling-policy", f"{ARGS} --scheduling-policy", ""),
-        (f"{SERVE} --attention", f"{ARGS} --attention-backend", ""),
-        (f"{SERVE} --num-cpu-blocks", f"{ARGS} --kv-offloading-size",
+        (f"{OPTIONS} --attention", f"{ARGS} --attention-backend", ""),
+        (f"{OPTIONS} --num-cpu-blocks", f"{ARGS} --kv-offloading-size",
          "GiB; for the prefix cache, not for preemption"),
     ),
     "Metrics": (
