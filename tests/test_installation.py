@@ -1,15 +1,18 @@
 """One place of pins: pyproject.toml, constraints.txt, environment.yml and the Makefile tell the same story."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 import yaml
 
 from minipaged.course.doctor import pins
+from tests.browser.jupyterlab import BROWSERS, chromium
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -103,7 +106,89 @@ def test_the_makefile_uses_the_constraints_and_every_target_is_told() -> None:
 def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
-    assert commands == ["make test"]
+    assert commands == ["bash .ci/install_chromium", "make test"]
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "course.yml").read_text())
     steps = workflow["jobs"]["test"]["steps"]
     assert "bash .ci/run" in [step.get("run") for step in steps]
+
+
+class Machine:
+    """A machine for `.ci/install_chromium`: a PATH with some real tools, and with commands that are made up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin, self.called = folder / "bin", folder / "apt-get was called"
+        self.bin.mkdir()
+        for tool in ("bash", "sh", "timeout", "tail", "sleep"):
+            (self.bin / tool).symlink_to(shutil.which(tool))
+        self.has("id", "echo 0")
+
+    def has(self, command: str, *lines: str) -> None:
+        path = self.bin / command
+        path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+        path.chmod(0o755)
+
+    def has_apt_get(self, *lines: str) -> None:
+        self.has("apt-get", f'echo "$DEBIAN_FRONTEND $*" >> "{self.called}"', *lines)
+
+    def installs(self, limit: float = 30) -> str:
+        """What the script prints; it must succeed."""
+        command = [self.bin / "bash", ROOT / ".ci" / "install_chromium"]
+        environment = {"PATH": str(self.bin), "CHROMIUM_LIMIT": str(limit)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def calls(self) -> list[str]:
+        return self.called.read_text().splitlines() if self.called.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+UPDATE_AND_INSTALL = ["noninteractive -q update", "noninteractive -qy install chromium"]
+SKIPPED = "Without Chromium, so the browser tests will be skipped: "
+
+
+def test_ci_installs_chromium_as_root_and_says_nothing(machine: Machine) -> None:
+    machine.has_apt_get("echo Reading package lists")
+    assert machine.installs() == ""
+    assert machine.calls() == UPDATE_AND_INSTALL
+
+
+@pytest.mark.parametrize(
+    ("fails", "calls"), [("update", UPDATE_AND_INSTALL[:1]), ("install", UPDATE_AND_INSTALL)], ids=str
+)
+def test_ci_tells_in_one_line_what_apt_answered(machine: Machine, fails: str, calls: list[str]) -> None:
+    machine.has_apt_get("echo Hit:1", f'case "$*" in *{fails}*) echo "E: no such host" >&2; exit 100;; esac')
+    assert machine.installs() == f"{SKIPPED}apt-get failed with status 100: E: no such host.\n"
+    assert machine.calls() == calls
+
+
+def test_ci_does_not_wait_for_an_apt_that_hangs(machine: Machine) -> None:
+    machine.has_apt_get("sleep 50")
+    assert machine.installs(limit=0.5) == f"{SKIPPED}apt-get did not end within 0.5 seconds.\n"
+
+
+def test_ci_asks_apt_for_nothing_where_it_is_not_root(machine: Machine) -> None:
+    machine.has("id", "echo 1000")
+    machine.has_apt_get()
+    assert machine.installs() == f"{SKIPPED}not root, so it cannot be installed.\n"
+    assert machine.calls() == []
+
+
+def test_ci_goes_on_where_there_is_no_apt(machine: Machine) -> None:
+    assert machine.installs() == f"{SKIPPED}there is no apt-get to install it.\n"
+
+
+@pytest.mark.parametrize("name", BROWSERS)
+def test_ci_leaves_a_browser_that_the_tests_find_as_it_is(
+    machine: Machine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.has(name)
+    machine.has_apt_get()
+    assert machine.installs() == ""
+    assert machine.calls() == []
+    monkeypatch.setenv("PATH", str(machine.bin))
+    assert chromium() == str(machine.bin / name)

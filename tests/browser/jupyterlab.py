@@ -20,12 +20,12 @@ SETTINGS = {
     "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
     "notebook-extension/tracker": '{"windowingMode": "none"}',  # every cell stays in the page
 }
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def chromium() -> str | None:
     """The path of an installed Chromium or Chrome, or None."""
-    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))
-    return next(filter(None, found), None)
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @contextlib.contextmanager
