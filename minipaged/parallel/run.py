@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from minipaged.attention import get_backend
 from minipaged.model.hub import checkpoint_folder
-from minipaged.model.loader import check_dtype
+from minipaged.model.loader import check_dtype, load_tokenizer
 from minipaged.parallel.engine import Shard, serve
-from minipaged.parallel.group import PATIENCE, RankGroup
+from minipaged.parallel.group import PATIENCE, RankGroup, check_device
 from minipaged.parallel.launch import run_ranks
 from minipaged.parallel.layout import ParallelLayout
 from minipaged.parallel.protocols import OWN_ATTENTION, check_own_attention
-from minipaged.serving import RequestOutput
+from minipaged.serving import LLM, RequestOutput
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ def run_parallel(
             come from a notebook cell.
         options: LLM's others: num_blocks, block_size, preemption, …
 
-    Raises ParallelSizeError, or ValueError for another setting, before any process starts; RankError, which names the
-    rank, when one fails.
+    Raises ParallelSizeError, or what LLM and its generate raise for another setting, a part or a prompt, before any
+    process starts; RankError, which names the rank, when one fails.
     """
     layout = ParallelLayout.of(model, num_ranks)
     parts = dict(parts or {})
@@ -99,11 +101,26 @@ def run_parallel(
         "dtype": dtype,
         "own_attention": parts.pop(OWN_ATTENTION, None),
     }
+    check_device(device, num_ranks - 1)
+    rank_0 = engine_without_memory(layout, model, device, load["attention"], dtype, parts=parts, **options)
+    rank_0.validate_prompts(prompts, params)
     work = (str(checkpoint_folder(model)), prompts, params, load, options, parts, look)
     ranks = {"device": device, "patience": patience, "timeout": timeout, "start": start}
     answers = run_ranks(generate_on_rank, num_ranks, *work, **ranks)
     outputs, stats = answers[0][0]
     return ParallelRun(outputs, layout, [report for _, report in answers], stats)
+
+
+def engine_without_memory(
+    layout: ParallelLayout, model: str | Path, device: str, attention: Any, dtype: torch.dtype, **options: Any
+) -> LLM:
+    """The engine that rank 0 will have, of sizes only: no weights, and a cache on torch's device "meta".
+
+    To make it costs nothing, and it refuses what rank 0 would refuse many seconds later, in the same words.
+    """
+    sizes = SimpleNamespace(config=layout.config_of_a_rank(), dtype=dtype, device=torch.device("meta"))
+    tokenizer = load_tokenizer(checkpoint_folder(model), layout.config)
+    return LLM((sizes, tokenizer), attention=get_backend(attention, device), **options)
 
 
 def generate_on_rank(

@@ -144,16 +144,8 @@ class LLM:
         A prompt is a string or a list of token ids. ``params``: one for all, or one a prompt. All are checked before
         the first one starts. If a step raises, every request of this call is aborted and the error goes on.
         """
-        prompts = _as_list(prompts)
-        all_params = _one_each("params", params if params is not None else SamplingParams(), len(prompts))
+        prompts, all_params = self.validate_prompts(prompts, params)
         priorities = _one_each("priority", priority, len(prompts))
-        for number, (prompt, one) in enumerate(zip(prompts, all_params, strict=True)):
-            try:
-                self.engine.validate_request(prompt, one)
-            except (TypeError, ValueError) as error:
-                if len(prompts) > 1:
-                    error.add_note(f"(prompt {number} of {len(prompts)})")
-                raise
         ids: list[str] = []
         try:
             for prompt, one, rank in zip(prompts, all_params, priorities, strict=True):
@@ -165,6 +157,21 @@ class LLM:
             self.engine.take_failed()
             raise
         return [finished[request_id] for request_id in ids]
+
+    def validate_prompts(
+        self, prompts: Prompt | Sequence[Prompt], params: Params | Sequence[Params] | None = None
+    ) -> tuple[list[Prompt], list[Params]]:
+        """Raise what ``generate`` would raise, and run nothing. Returns the prompts, and the parameters of each."""
+        prompts = _as_list(prompts)
+        all_params = _one_each("params", params if params is not None else SamplingParams(), len(prompts))
+        for number, (prompt, one) in enumerate(zip(prompts, all_params, strict=True)):
+            try:
+                self.engine.validate_request(prompt, one)
+            except (TypeError, ValueError) as error:
+                if len(prompts) > 1:
+                    error.add_note(f"(prompt {number} of {len(prompts)})")
+                raise
+        return prompts, all_params
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, **kwargs

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from minipaged import BlockTable, SamplingParams
+from minipaged import LLM, BlockTable, SamplingParams
 from minipaged.parallel import ParallelLayout, ParallelSizeError, RankError, generate_parallel, launch, run_parallel
+from minipaged.parallel.run import engine_without_memory
 
 PROMPT = "Four score and seven years ago our"
 
@@ -51,17 +52,67 @@ class Base:
     def __init__(self, attention, rank, num_ranks, all_reduce): ...
 
 
+TOO_LONG = "The lamp " * 20
+
+
 @pytest.mark.parametrize(
-    ("prompt", "options", "words"),
+    ("prompts", "params", "options"),
     [
-        (PROMPT, {"num_blocks": 0}, "rank 0 of 2 raised ValueError: num_blocks is 0"),
-        ([], {"max_num_seqs": 0}, "rank 0 of 2 raised ValueError: max_num_seqs"),
-        ("", {}, "rank 0 of 2 raised ValueError: "),
+        ("", {}, {}),
+        ([PROMPT, ""], {}, {}),
+        (7, {}, {}),
+        ([[1, 2, 100_000]], {}, {}),
+        (TOO_LONG, {}, {"num_blocks": 2}),
+        (PROMPT, {"max_tokens": 100_000}, {}),
+        (PROMPT, {"stop_token_ids": [100_000]}, {}),
+        (PROMPT, {"n": 9}, {"max_num_seqs": 4}),
+        (PROMPT, {}, {"attention": "flash"}),
+        (PROMPT, {}, {"num_blocks": 0}),
+        (PROMPT, {}, {"max_num_seqs": 0}),
+        (PROMPT, {}, {"num_block": 8}),
+        (PROMPT, {}, {"preemption": "swap", "num_disk_blocks": -1}),
+        (PROMPT, {}, {"parts": {"block_table": 16}}),
+        (PROMPT, {}, {"parts": {"table": BlockTable}}),
     ],
 )
-def test_what_rank_0_refuses_ends_the_run(prompt: str, options: dict, words: str) -> None:
-    with pytest.raises(RankError, match=words):
-        generate_parallel(prompt, attention="reference", start="fork", **options)
+def test_what_the_engine_refuses_is_refused_in_its_words_before_a_process_starts(
+    prompts: object, params: dict, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"attention": "reference"} | options
+    with pytest.raises((TypeError, ValueError)) as alone:
+        LLM("tiny", **options).generate(prompts, SamplingParams(**params))
+    monkeypatch.setattr(launch, "_open_store", lambda: pytest.fail("a process was about to start"))
+    with pytest.raises(alone.type) as caught:
+        generate_parallel(prompts, SamplingParams(**params), **options)
+    assert str(caught.value) == str(alone.value)
+    assert getattr(caught.value, "__notes__", []) == getattr(alone.value, "__notes__", [])
+
+
+def test_parameters_of_another_type_are_refused_before_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_open_store", lambda: pytest.fail("a process was about to start"))
+    with pytest.raises(TypeError, match="params is a dict; give SamplingParams or BeamSearchParams"):
+        generate_parallel(PROMPT, {"temperature": 0.5}, attention="reference")
+    with pytest.raises(ValueError, match="2 params for 1 prompts; give one for all"):
+        generate_parallel(PROMPT, [SamplingParams()] * 2, attention="reference")
+
+
+def test_the_engine_without_memory_has_the_sizes_of_rank_0() -> None:
+    """What is refused depends on the number of blocks: it must be that of the real one, also where it is a default."""
+    run = run_parallel(PROMPT, SamplingParams(max_tokens=1), 2, attention="reference", start="fork")
+    llm = engine_without_memory(run.layout, "tiny", "cpu", "reference", torch.float32)
+    storage = llm.engine.runner.storage
+    assert (storage.num_blocks, storage.num_bytes) == (run.ranks[0].num_blocks, run.ranks[0].kv_cache_bytes)
+    assert storage.k_cache[0].is_meta
+
+
+def fails_on_rank_0(runner) -> None:
+    if hasattr(runner, "manager"):
+        raise LookupError("nothing to look at")
+
+
+def test_an_error_on_rank_0_ends_the_run() -> None:
+    with pytest.raises(RankError, match="rank 0 of 2 raised LookupError: nothing to look at"):
+        generate_parallel(PROMPT, attention="reference", start="fork", look=fails_on_rank_0)
 
 
 class Raises(Base):
