@@ -1,6 +1,7 @@
 """What a check says about an answer: `Expect` states what must hold, and stops at the first thing that does not."""
 
 import contextlib
+import inspect
 import math
 import operator
 import traceback
@@ -227,21 +228,51 @@ def at(case: str, shape: tuple[int, ...], index: int) -> str:
     return ", ".join(filter(None, (case, where)))
 
 
+LINE = 100  # characters: a call that is longer has a line for each argument
+
+
 def describe_call(function: Callable[..., Any], args: tuple, kwargs: dict) -> str:
+    """`f(7, [1, 2])`. Of a tensor only the shape and the first numbers; a long call names each argument in a line."""
     name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
-    shown = [show(arg, 60) for arg in args] + [f"{key}={show(value, 60)}" for key, value in kwargs.items()]
-    return f"{name}({', '.join(shown)})"
+    named = [("", arg) for arg in args] + list(kwargs.items())
+    call = f"{name}({', '.join(_argument(*one) for one in named)})"
+    if len(call) <= LINE:
+        return call
+    with contextlib.suppress(TypeError, ValueError):  # another number of arguments, or no signature: without names
+        named = list(inspect.signature(function).bind(*args, **kwargs).arguments.items())
+    return "\n".join([f"{name}(", *(f"    {_argument(*one)}," for one in named), ")"])
 
 
-def show(value: Any, limit: int = 200) -> str:
-    """A short text for a value: never an address, never a page of numbers."""
+def _argument(name: str, value: Any) -> str:
+    return f"{name}={show(value, 60, numbers=3)}" if name else show(value, 60, numbers=3)
+
+
+def show(value: Any, limit: int = 200, numbers: int = 8) -> str:
+    """A short text for a value: never an address, never a page of numbers. Of a tensor its shape and its first
+    numbers; of a long list of tensors the first one."""
     if hasattr(value, "shape") and getattr(value, "shape", ()) != ():
         flat = flatten(value)[1]
-        numbers = ", ".join(f"{x:.4g}" for x in flat[:8]) + (", …" if len(flat) > 8 else "")
-        return f"shape {tuple(value.shape)}: {numbers}"
+        few = len(flat) if len(flat) <= 8 else numbers
+        first = ", ".join(f"{x:.4g}" for x in flat[:few]) + (", …" if len(flat) > few else "")
+        return f"shape {tuple(value.shape)}: {first}"
+    if isinstance(value, list | tuple) and any(hasattr(part, "shape") for part in _leaves(value)):
+        left, right = "[]" if isinstance(value, list) else "()"
+        items = ", ".join(show(part, limit, min(numbers, 3)) for part in value)
+        if len(items) + 2 > limit and len(value) > 1:
+            items = f"{show(value[0], limit, min(numbers, 3))}, … {len(value)} items"
+        return f"{left}{items}{right}"
     if hasattr(value, "item"):
         value = value.item()
     text = repr(value)
-    if " at 0x" in text:
-        text = f"a {type(value).__name__}"
+    if " at 0x" in text or "\n" in text or "tensor(" in text:
+        kind = type(value).__name__
+        text = f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from minipaged.course import CheckFailed, check, expected_error, framework, progress
 from minipaged.course.checking import grade_answer, hint_text
 from minipaged.course.errors import CourseError
-from minipaged.course.expect import Expect, Unmet, same
+from minipaged.course.expect import Expect, Unmet, describe_call, same, show
 from minipaged.course.framework import Exercise, exercise, get_exercise
 from minipaged.course.own_work import refusal
 from minipaged.course.pictures import block_table_text
@@ -108,6 +109,39 @@ def test_error_shows_the_learners_line_and_the_call(new_exercise) -> None:
     assert outcome.row("error") == "IndexError: list index out of range"
     assert re.fullmatch(r"line \d+ of test_outcomes.py:  return \[1\]\[x\]  # the line to name", outcome.row("where"))
     assert outcome.row("case") == "answer(1)"
+
+
+class Layer(torch.nn.Module):
+    """Its repr has a line for each part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+
+def test_a_long_call_has_a_line_for_each_argument_and_no_page_of_numbers() -> None:
+    def answer(query, caches, layer, scale=1.0): ...
+
+    caches = [(torch.full((9, 4, 2, 8), float("nan")),) * 2] * 2
+    assert describe_call(answer, (torch.ones(7, 2, 8), caches, Layer()), {"scale": torch.tensor(0.5)}) == "\n".join(
+        [
+            "answer(",
+            "    query=shape (7, 2, 8): 1, 1, 1, …,",
+            "    caches=[(shape (9, 4, 2, 8): nan, nan, nan, …, … 2 items), … 2 items],",
+            "    layer=a Layer,",
+            "    scale=0.5,",
+            ")",
+        ]
+    )
+    unnamed = describe_call(answer, (torch.ones(7, 2, 8), caches, Layer(), 1, "one too many"), {})
+    assert "\n    shape (7, 2, 8): 1, 1, 1, …,\n" in unnamed
+    assert describe_call(answer, (torch.ones(2), (3, 4), Layer()), {}) == "answer(shape (2,): 1, 1, (3, 4), a Layer)"
+
+
+def test_values_that_hold_tensors() -> None:
+    assert show([torch.tensor(3), 4]) == "[3, 4]"
+    assert show((torch.ones(2), torch.ones(9))) == "(shape (2,): 1, 1, shape (9,): 1, 1, 1, …)"
+    assert show({"k": torch.ones(2)}) == "a dict"
 
 
 def test_not_implemented_deep_in_a_library_is_an_error(new_exercise) -> None:
