@@ -7,6 +7,7 @@ from typing import Any
 
 from minipaged.course.canvas import BLACK, DASHES, GREY, SERIES, WIDTH, Canvas, Sketch, legend_height, picture
 from minipaged.course.slots import ROW, SLOT_HEIGHT, Slot, as_slot, needed_width, put_block, spell
+from minipaged.course.words import counted
 
 
 def _pool_slots(block, slots: Sequence[Slot], block_size: int) -> list[tuple[str, str]]:
@@ -19,7 +20,8 @@ def _pool_slots(block, slots: Sequence[Slot], block_size: int) -> list[tuple[str
 
 def _pool_words(blocks: Sequence, drawn: Mapping[int, Sequence[tuple[str, str]]], hidden: int) -> list[str]:
     free = [block.block_id for block in blocks if block.ref_cnt == 0]
-    lines = [f"Pool of {len(blocks)} blocks, {len(free)} free" + (f" ({hidden} not drawn)" if hidden else "") + ":"]
+    missing = f" ({hidden} not drawn)" if hidden else ""
+    lines = [f"Pool of {counted(len(blocks), 'block')}, {len(free)} free{missing}:"]
     for block in blocks:
         if block.ref_cnt and block.block_id in drawn:
             lines.append(f"  physical {block.block_id}, count {block.ref_cnt}: {spell(drawn[block.block_id])}")
@@ -140,7 +142,7 @@ def _three_layers(title, size, views, blocks, shown, drawn) -> tuple[Canvas, str
         colour, dash = SERIES[n % len(SERIES)], DASHES[n % len(DASHES)]
         sketch.text(0.15, y + 0.12, name, weight="bold", colour=colour)
         sketch.text(table_x + 0.02, y + 0.12, "physical no.  # filled", size=8, colour="#444444")
-        lines.append(f"{name}: {written} tokens written, block size {size}, {len(rows)} blocks")
+        lines.append(f"{name}: {counted(written, 'token')} written, block size {size}, {counted(len(rows), 'block')}")
         y += 0.30
         for i, (block_id, filled, slots) in enumerate(rows):
             middle = y + SLOT_HEIGHT / 2

@@ -17,6 +17,7 @@ import minipaged
 from minipaged.course import progress
 from minipaged.course.errors import CourseError
 from minipaged.course.paths import course_root
+from minipaged.course.words import counted
 
 OK, NOTE, PROBLEM = "ok", "note", "PROBLEM"
 NEEDED = ("torch", "numpy", "safetensors", "tokenizers", "jinja2", "tqdm")
@@ -47,7 +48,7 @@ def report(findings: list[Finding]) -> str:
         lines.append(f"{finding.status:<8} {finding.what}")
         lines += [f"{'':<8} cure: {finding.cure}"] if finding.cure else []
     problems = sum(finding.status == PROBLEM for finding in findings)
-    lines += ["", f"{problems} problem(s)." if problems else "Everything that the course needs is here."]
+    lines += ["", f"{counted(problems, 'problem')}." if problems else "Everything that the course needs is here."]
     return "\n".join(lines).strip()
 
 
@@ -101,7 +102,7 @@ def _torch() -> Iterator[Finding]:
         return
     try:
         torch = importlib.import_module("torch")
-        yield Finding(OK, f"torch {torch.__version__} can be imported, {torch.get_num_threads()} thread(s)")
+        yield Finding(OK, f"torch {torch.__version__} can be imported, {counted(torch.get_num_threads(), 'thread')}")
     except Exception as error:
         cure = "reinstall it: pip install --force-reinstall -c constraints.txt torch"
         yield Finding(PROBLEM, f"torch is installed but cannot be imported: {error}", cure)

@@ -20,6 +20,7 @@ import ipywidgets
 
 from minipaged.course.progress import home
 from minipaged.course.widgets import WIDGET_VIEW
+from minipaged.course.words import counted
 
 
 def notes_file(key: str) -> Path:
@@ -92,7 +93,7 @@ class DrivingQuestion(ipywidgets.VBox):
         self.box.value = text
         lines = sum(bool(line.strip()) for line in text.splitlines())
         more = f" The question asks for {self.at_least}: is there another?" if lines < self.at_least else ""
-        self._say(f"Saved: {lines} {'line' if lines == 1 else 'lines'}.{more}")
+        self._say(f"Saved: {counted(lines, 'line')}.{more}")
         self.open_answers()
 
     def answers(self) -> str:

@@ -9,6 +9,7 @@ from minipaged.course.canvas import GREY, VERMILION, WIDTH, Canvas, Sketch, labe
 from minipaged.course.figures import Figure, draw_slots, draw_spans
 from minipaged.course.month_0_memory import GIB, SHAPES, Slot, in_units, requests_that_fit
 from minipaged.course.slots import SLOT_HEIGHT
+from minipaged.course.words import counted
 
 MEMORY_ROW = 0.58
 MOST_SEGMENTS = 64
@@ -92,8 +93,10 @@ def draw_kv_budget(
     verdict = "all fit" if fit >= requests else f"{requests - fit} of the {requests} must wait"
     facts = [
         f"{model}, {dtype}: {in_units(per_token)} of K and V for each token",
-        f"{tokens_each:,} slots for each request: {in_units(each)}; {requests} requests: {in_units(each * requests)}",
-        f"{memory_gib:g} GiB hold {memory // per_token:,} slots, room for {fit:,} such requests: {verdict}",
+        f"{counted(tokens_each, 'slot')} for each request: {in_units(each)}; "
+        f"{counted(requests, 'request')}: {in_units(each * requests)}",
+        f"{memory_gib:g} GiB hold {counted(memory // per_token, 'slot')}, "
+        f"room for {counted(fit, 'such request')}: {verdict}",
     ]
     sketch = Sketch(WIDTH, 3.05, "A budget of KV memory")
     for i, fact in enumerate(facts):

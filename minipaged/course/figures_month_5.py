@@ -24,6 +24,7 @@ from minipaged.course.canvas import (
     picture,
 )
 from minipaged.course.month_5 import Message, Schedule
+from minipaged.course.words import counted
 
 ROW, HIGH, LEGEND = 0.32, 0.27, 0.27
 
@@ -122,7 +123,7 @@ def draw_padding(lengths: Mapping[str, int], title: str = "") -> tuple[Canvas, s
             _cell(sketch, left + place * wide, y, wide, HIGH, "token" if place < length else "padding")
             if place < length and wide > 0.3:
                 sketch.text(left + (place + 0.5) * wide, y + HIGH / 2, f"{name}{place}", ha="center", size=8)
-        lines.append(f"{name}: {length} tokens, {longest - length} padding")
+        lines.append(f"{name}: {counted(length, 'token')}, {longest - length} padding")
     _legend(sketch, _legend_places(["token", "padding"]), top + ROW * len(lengths))
     return sketch.canvas, "\n".join(lines)
 
@@ -183,7 +184,7 @@ def _pool_strip(sketch, schedule: Schedule, y: float, left: float, wide: float, 
 
 def _panel_words(schedule: Schedule, pool, upto, last) -> list[str]:
     shown = schedule.num_steps if upto is None else upto
-    lines = [f"{schedule.name or 'Steps'}: {schedule.num_steps} steps"]
+    lines = [f"{schedule.name or 'Steps'}: {counted(schedule.num_steps, 'step')}"]
     for name, row in schedule.rows.items():
         runs: list[list] = []
         for step, cell in sorted(row.items()):

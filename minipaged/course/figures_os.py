@@ -180,7 +180,7 @@ def draw_memory(
             words = bytes(system.frames.data(frame)).rstrip(b"\0").decode("ascii", "replace")
             sketch.text(centre + 0.42, y + 0.16, label(words, 19), size=8.5, halo=state != "token")
             sketch.badge(centre + box - 0.18, y + 0.16, len(users))
-            lines.append(f"frame {frame}: {words!r}, mapped {len(users)} times")
+            lines.append(f"frame {frame}: {words!r}, count {len(users)}")
         else:
             lines.append(f"frame {frame}: free")
     y = bottom + 0.12

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minipaged.course.canvas import GREY, VERMILION, WIDTH, Canvas, Sketch, picture
 from minipaged.course.figures_os import DARK, legend
+from minipaged.course.words import counted
 from minipaged.os_paging import AllocatorStep, Simulation
 
 
@@ -54,8 +55,8 @@ def draw_replacement(run: Simulation, title: str = "", upto: int | None = None) 
     for step in shown:
         inside = " ".join("-" if page is None else str(page) for page in step.frames)
         lines.append(f"{step.page}: {step.outcome}; memory {inside}")
-    lines.append(f"{faults} faults, {len(shown) - faults} hits")
-    sketch.text(WIDTH - 0.15, 0.22, f"{faults} faults", ha="right", weight="bold", colour=VERMILION)
+    lines.append(f"{counted(faults, 'fault')}, {counted(len(shown) - faults, 'hit')}")
+    sketch.text(WIDTH - 0.15, 0.22, counted(faults, "fault"), ha="right", weight="bold", colour=VERMILION)
     return sketch.canvas, "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
-"""What the second lesson of Month 2 computes: a fork step by step, the paper's Figure 9, swap by hand, and the price
-of a block size."""
+"""What the second lesson of Month 2 computes: a fork step by step and its copies, the paper's Figure 9, swap by hand,
+and the price of a block size."""
 
 from __future__ import annotations
 
@@ -18,13 +18,35 @@ from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.swap import SwapSpace
 
 
+def two_samples(model: Any, prompt: Sequence[int]) -> tuple[Driver, CacheRequest, CacheRequest]:
+    """A pool of 9 blocks of 4 that hands out 7, 1 and 3 first, and two requests for one prompt; nothing has run."""
+    driver = Driver(model, KVCacheManager(num_blocks=9, block_size=4, free_order=[7, 1, 3]))
+    return driver, CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
+
+
+def copies_after_fork(num_tokens: int, num_samples: int, block_size: int = 4) -> int:
+    """How many blocks are copied when `num_samples` samples of one prompt have each written one token."""
+    manager = KVCacheManager(num_samples * (num_tokens // block_size + 1), block_size)
+    first, *others = samples = [CacheRequest(f"A{i}", list(range(num_tokens))) for i in range(num_samples)]
+    manager.allocate_slots(first, num_tokens)
+    first.num_computed_tokens = num_tokens
+    for other in others:
+        manager.fork(first, other)
+    copies = []
+    for sample in samples:
+        sample.append_token(0)
+        manager.allocate_slots(sample, 1)
+        copies += manager.take_copies()
+    return len(copies)
+
+
 def fork_stepper(model: Any, tokenizer: Any, prompt: Sequence[int]) -> Stepper:
     """Two answers to one prompt, from the fork to the end of the first one, in a pool of 9 blocks of 4.
 
     A page without a kernel shows the step at which both have written.
     """
-    manager = KVCacheManager(num_blocks=9, block_size=4, free_order=[7, 1, 3])
-    driver, a1, a2 = Driver(model, manager), CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
+    driver, a1, a2 = two_samples(model, prompt)
+    manager = driver.manager
     figures, captions = [], []
 
     def show(caption: str, *requests: CacheRequest) -> None:
@@ -48,9 +70,7 @@ def fork_stepper(model: Any, tokenizer: Any, prompt: Sequence[int]) -> Stepper:
     show(f"A2 finds a count of 1 and writes into block {source}: no copy", a1, a2)
     manager.free(a1)
     show("A1 ends: each of its counts goes down by 1, and a count of 0 is a free block", a2)
-    stepper = Stepper(figures, captions=captions)
-    stepper.first = figures[-2]
-    return stepper
+    return Stepper(figures, captions=captions, still=-2)
 
 
 class Figure9:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
+from minipaged.course.words import counted
 from minipaged.serving import LLM, SamplingParams, Scheduler
 from minipaged.serving.protocols import SchedulerOutput
 from minipaged.serving.request import Request
@@ -215,7 +216,7 @@ def follow_step(llm: LLM) -> FollowedStep:
         blocks, hit = type(manager).get_computed_blocks(manager, request)
         found = [block.block_id for block in blocks]
         say("scheduler", "manager", f"get_computed_blocks({request.request_id})")
-        say("manager", "scheduler", f"{hit} tokens hit, in blocks {found}" if hit else "nothing hits")
+        say("manager", "scheduler", f"{counted(hit, 'token')} hit, in blocks {found}" if hit else "nothing hits")
         return blocks, hit
 
     def allocate_slots(request, num_new_tokens, hit=0, *rest):
@@ -233,7 +234,7 @@ def follow_step(llm: LLM) -> FollowedStep:
         owners = [r.request_id for r in output.scheduled for _ in range(output.num_scheduled_tokens[r.request_id])]
         slots = metadata.slot_mapping.tolist()
         step.batch = [list(row) for row in zip(owners, map(text, ([t] for t in tokens)), positions, slots, strict=True)]
-        say("worker", "model", f"{len(tokens)} tokens, no padding")
+        say("worker", "model", f"{counted(len(tokens), 'token')}, no padding")
         say("worker", "model", f"write K, V to slots {_short(slots)}")
         say("worker", "model", f"read {metadata.seq_lens.tolist()} tokens by block tables")
         return batch

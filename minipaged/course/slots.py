@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from minipaged.course.canvas import STATES, WIDTH, Canvas, Sketch, label, legend_height, picture
+from minipaged.course.words import counted
 
 Slot = str | tuple[str, str] | None  # a token's text, or (text, state), or None for a free slot
 SLOT_HEIGHT = 0.30
@@ -124,7 +125,7 @@ def draw_sequence(
     top, high = (0.55 if title else 0.2), (0.95 if physical else 0.62)
     bottom = top + high * -(-len(blocks) // per_row)
     sketch = Sketch(WIDTH, bottom + legend_height(used, WIDTH, bool(physical)) + 0.05, title)
-    lines = [f"{title or 'A sequence'} ({len(tokens)} tokens, block size {block_size})"]
+    lines = [f"{title or 'A sequence'} ({counted(len(tokens), 'token')}, block size {block_size})"]
     for i, block in enumerate(blocks):
         x, y = 0.15 + (i % per_row) * (wide * block_size + gap), top + high * (i // per_row)
         sketch.text(x, y, f"logical {i}", size=8, colour="#444444")

@@ -1,8 +1,8 @@
 """Interactive pictures: a `Stepper` through a list of pictures, and an `Explorer` with several controls.
 
 Both change the value of one Image and of one HTML text (never an Output widget, which flickers and fails strict
-nbval), keep a fixed height, and redraw when a control is released. In a page without a kernel, and in print, the
-first picture stands in their place, with its text.
+nbval), keep a fixed height, and redraw when a control is released. In a page without a kernel, and in print, one
+picture stands in their place, with its text.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ipywidgets
 from minipaged.course.canvas import Figure
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+UNITS = {unit.lower(): unit for unit in ("KiB", "MiB", "GiB", "ms")}
 CAPTION_CHARACTERS = 75
 """So many fit into a line beside JupyterLab's open file browser, on a window of 1280 pixels."""
 
@@ -49,7 +50,7 @@ class _Pictured(ipywidgets.VBox):
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        """The live widget, and for readers without a kernel the first picture and its text."""
+        """The live widget, and for readers without a kernel one picture and its text."""
         data, metadata = self.first._repr_mimebundle_()
         live = super()._repr_mimebundle_(include=include, exclude=exclude)
         return {**data, WIDGET_VIEW: live[WIDGET_VIEW]}, metadata
@@ -65,6 +66,7 @@ class Stepper(_Pictured):
         num_steps: how many steps there are (only with a function).
         captions: one line for each step, shown above the picture (optional).
         name: the slider's label, and the name that a screen reader says.
+        still: the step that a page without a kernel shows; −1 is the last one.
 
     All pictures are drawn at the start: they are few, the frame takes the height of the tallest, stepping is
     immediate, and a step that cannot be drawn fails here and not under the reader's hand.
@@ -76,6 +78,7 @@ class Stepper(_Pictured):
         num_steps: int | None = None,
         captions: Sequence[str] | None = None,
         name: str = "step",
+        still: int = 0,
     ):
         self.frames = list(map(frame, range(num_steps or 0))) if callable(frame) else list(frame)
         if not self.frames:
@@ -102,7 +105,7 @@ class Stepper(_Pictured):
         lines = max(1, -(-longest // CAPTION_CHARACTERS))
         self.caption = ipywidgets.HTML(layout={"height": f"{10 + 22 * lines}px"})
         controls = [ipywidgets.HBox([self.slider, self.back, self.next, self.start]), self.caption]
-        super().__init__(controls, self.frames[0], max(figure.height for figure in self.frames))
+        super().__init__(controls, self.frames[still], max(figure.height for figure in self.frames))
         self.slider.observe(lambda change: self._to(change["new"]), names="value")
         self.back.on_click(lambda _: self._move(self.slider.value - 1))
         self.next.on_click(lambda _: self._move(self.slider.value + 1))
@@ -159,9 +162,15 @@ class Explorer(_Pictured):
         self._show(figure)
 
 
+def _label(name: str) -> str:
+    """An argument's name as a label: `block_size` is "block size", `memory_gib` is "memory (GiB)"."""
+    *words, last = name.split("_")
+    return f"{' '.join(words)} ({UNITS[last]})" if words and last in UNITS else name.replace("_", " ")
+
+
 def _control(name: str, spec: Any) -> ipywidgets.Widget:
     """The widget for one argument of an explorer."""
-    words = {"description": name.replace("_", " "), "style": {"description_width": "initial"}}
+    words = {"description": _label(name), "style": {"description_width": "initial"}}
     if isinstance(spec, ipywidgets.Widget):
         return spec
     if isinstance(spec, bool):

@@ -41,7 +41,7 @@ def replacement_stepper(trace: Sequence[int], num_frames: int, policy: str = "lr
     title = f"{policy.upper()}, {num_frames} frames"
     captions = ["memory is empty", *(f"page {step.page}: {step.outcome}" for step in run.steps)]
     figures = [draw_replacement(run, title, upto=count) for count in range(len(run.steps) + 1)]
-    return _complete(Stepper(figures, captions=captions, name="reference"))
+    return Stepper(figures, captions=captions, name="reference", still=-1)
 
 
 def allocations(fit: str, total: int, operations: Sequence[int | str]) -> list[AllocatorStep]:
@@ -68,7 +68,7 @@ def allocations(fit: str, total: int, operations: Sequence[int | str]) -> list[A
 
 
 def allocator_stepper(fit: str, total: int, operations: Sequence[int | str]) -> Stepper:
-    """Step through requests and frees (see `allocations`); every step adds a row to the picture of memory."""
+    """Step through requests and frees (see `allocations`); every step adds a row. The static frame is the last step."""
     steps = allocations(fit, total, operations)
     captions = ["memory is one hole"]
     for step in steps:
@@ -76,10 +76,4 @@ def allocator_stepper(fit: str, total: int, operations: Sequence[int | str]) -> 
         looked = f"free lists of sizes {holes}" if fit == "buddy" else f"holes at {holes}"
         captions.append("neighbouring holes join" if step.operation == "free" else f"looked at {looked}")
     figures = [draw_allocations(steps, total, fit.capitalize(), upto=count) for count in range(len(steps) + 1)]
-    return _complete(Stepper(figures, captions=captions, name="operation"))
-
-
-def _complete(stepper: Stepper) -> Stepper:
-    """A page without a kernel shows the last step: it contains all that came before."""
-    stepper.first = stepper.frames[-1]
-    return stepper
+    return Stepper(figures, captions=captions, name="operation", still=-1)

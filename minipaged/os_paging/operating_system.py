@@ -226,7 +226,7 @@ class OperatingSystem(MemoryBooks):
             copy = PageContent(content.source, dirty=True)
             self._move_mapper(process.pid, page, content, copy)
             self._place(copy, frame)
-            left = f"frame {content.frame} is now mapped {content.ref_cnt} times"
+            left = f"the count of frame {content.frame} is now {content.ref_cnt}"
             self._note("copy", process.pid, page, frame, left)
         entry.copy_on_write = False
         self._forget_translation(process.pid, page)
@@ -243,7 +243,7 @@ class OperatingSystem(MemoryBooks):
                 return self.frames.allocate()
             stuck.add(victim)  # its content is nowhere else and swap is full: try another
         raise OutOfMemory(
-            f"all {self.frames.count} frames are in use and none can be emptied: {self.swap.num_free} of "
+            f"no frame of {self.frames.count} is free and none can be emptied: {self.swap.num_free} of "
             f"{self.swap.count} swap slots are free; end a process, or give the system more frames or swap"
         )
 

@@ -146,7 +146,7 @@ def test_doctor_names_each_problem_with_its_cure(monkeypatch: pytest.MonkeyPatch
     problems = [finding for finding in doctor.examine() if finding.status == doctor.PROBLEM]
     assert len(problems) == 3, "Python, the package, the course's folder"
     assert all(finding.cure for finding in problems)
-    assert "3 problem(s)." in doctor.report(problems)
+    assert "3 problems." in doctor.report(problems)
 
 
 def test_the_progress_file_holds_nothing_but_outcomes(course: Path, capsys: pytest.CaptureFixture) -> None:

@@ -123,7 +123,7 @@ def test_legends_fit_the_card(states, width):
 @given(st.lists(st.text(max_size=14), min_size=1, max_size=20), st.integers(1, 8))
 def test_any_text_can_be_drawn(tokens, block_size):
     figure = figures.draw_sequence(tokens, block_size)
-    assert f"({len(tokens)} tokens, block size {block_size})" in figure.text
+    assert f"({len(tokens)} token{'s' * (len(tokens) > 1)}, block size {block_size})" in figure.text
 
 
 @pytest.mark.parametrize(

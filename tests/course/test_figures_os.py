@@ -61,7 +61,7 @@ def test_memory_of_a_fork():
     assert "parent page 0: frame 0, read only" in text
     assert "child page 0: frame 1, read, write" in text
     assert "child page 1: not loaded" in text
-    assert "frame 1: 'He was the best ', mapped 1 times" in text
+    assert "frame 1: 'He was the best ', count 1" in text
     assert "swap: empty" in text
     system.spawn()
     with pytest.raises(ValueError, match="3 processes cannot be drawn"):
@@ -101,7 +101,7 @@ def test_widgets():
     stepper = replacement_stepper([1, 2, 3, 1, 4], 3)
     assert stepper.captions[-1] == "page 4: fault, 2 leaves"
     stepper.slider.value = 5
-    assert stepper.figure.text.endswith("4 faults, 1 hits")
+    assert stepper.figure.text.endswith("4 faults, 1 hit")
     stepper = allocator_stepper("best fit", 30, [10, 10, "free 1", 5])
     assert stepper.captions == [
         "memory is one hole",

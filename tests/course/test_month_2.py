@@ -10,7 +10,7 @@ from minipaged.course import plug_in_month_2 as plug_in
 from minipaged.course.driver import Driver
 from minipaged.course.errors import CourseError
 from minipaged.course.faulty_tables import BUGS, Worker, faulty_line, hunt, listing, scenario
-from minipaged.course.month_2 import Figure9, block_size_price, swap_out_and_in
+from minipaged.course.month_2 import Figure9, block_size_price, copies_after_fork, swap_out_and_in
 from minipaged.kv_cache import CacheRequest, IntegrityError, KVCacheManager
 from minipaged.kv_cache.swap import SwapSpace
 from minipaged.model import load_model
@@ -33,6 +33,13 @@ def test_each_bug_is_found_and_its_line_is_in_the_listing(bug):
         hunt(bug)
     assert f"{line:2}  {listing(bug)[line - 1]}" in out.getvalue()
     assert str(found.value) in out.getvalue()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_a_fork_copies_a_partly_filled_block_for_each_sample_but_the_last(samples, size):
+    for tokens in range(1, 3 * size + 2):
+        assert copies_after_fork(tokens, samples, size) == (samples - 1 if tokens % size else 0)
 
 
 def test_an_unknown_bug_is_named():

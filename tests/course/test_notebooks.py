@@ -33,6 +33,10 @@ def test_a_months_lessons_have_all_sections(month: int) -> None:
     assert missing_sections(month, [read_notebook(path) for path in LESSONS[month]]) == []
 
 
+def test_a_months_lessons_come_in_the_order_of_the_syllabus() -> None:
+    assert [path.stem for path in LESSONS[6]] == ["month_6_kernel", "month_6_fast_kernel"]
+
+
 def test_every_item_of_the_syllabus_is_taught() -> None:
     """Months without a lesson yet are listed at the end of a test run (see the root conftest)."""
     unknown, missing = gaps(ROOT)

@@ -1,4 +1,4 @@
-"""The widgets: a moved control changes the picture and its text; a page without a kernel shows the first picture."""
+"""The widgets: a moved control changes the picture and its text; a page without a kernel shows one of them."""
 
 import ipywidgets
 import pytest
@@ -68,6 +68,12 @@ def test_a_page_without_a_kernel_shows_the_first_picture(stepper):
     assert data[WIDGET_VIEW]["model_id"] == stepper.model_id
 
 
+def test_a_page_without_a_kernel_can_show_another_step():
+    stepper = Stepper(frame, 3, still=-1)
+    assert stepper._repr_mimebundle_()[0]["text/plain"] == frame(2).text
+    assert stepper.image.value == frame(0).png
+
+
 def test_text_is_escaped():
     stepper = Stepper([draw_slots({"<b>": ["<script>"]})])
     assert "<script>" not in stepper.text.value
@@ -101,6 +107,11 @@ def test_a_refused_value_keeps_the_picture_and_gives_the_reason():
     explorer.controls["block_size"].value = 2
     assert explorer.message.value == ""
     assert explorer.image.value == explore(2, 3).png
+
+
+def test_a_label_says_the_unit():
+    explorer = Explorer(lambda memory_gib, gib, block_size: frame(0), memory_gib=(1, 9), gib=(1, 9), block_size=[4])
+    assert [c.description for c in explorer.controls.values()] == ["memory (GiB)", "gib", "block size"]
 
 
 def test_controls_for_fractions_and_own_widgets():

@@ -194,7 +194,7 @@ def test_fork_copies_one_page_at_the_first_write():
     system.write(parent, 0, b"We")
     assert system.counts["write in place"] == 1, "the second writer is alone: no copy"
     assert system.read(child, 0, 6) == b"He was"
-    assert str(events[-2]) == "process 2 page 0: copy frame 2: frame 0 is now mapped 1 times"
+    assert str(events[-2]) == "process 2 page 0: copy frame 2: the count of frame 0 is now 1"
 
 
 def test_a_cached_translation_does_not_let_the_parent_write_through():
@@ -253,7 +253,7 @@ def test_out_of_memory_changes_nothing():
     system.write(pid, 16, b"b")
     counts = dict(system.counts)
     with pytest.raises(
-        OutOfMemory, match="all 2 frames are in use and none can be emptied: 0 of 0 swap slots are free"
+        OutOfMemory, match="no frame of 2 is free and none can be emptied: 0 of 0 swap slots are free"
     ):
         system.read(pid, 32)
     system.check_integrity()

@@ -26,13 +26,18 @@ def syllabus_items(root: Path) -> dict[str, str]:
 
 
 def lessons_by_month(root: Path) -> dict[int, list[Path]]:
-    """{month: its lesson notebooks}; START_HERE belongs to no month."""
+    """{month: its lesson notebooks, in the order of what they teach}; START_HERE belongs to no month."""
     lessons = defaultdict(list)
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         match = _LESSON.fullmatch(path.stem)
         if match:
             lessons[int(match[1])].append(path)
-    return dict(lessons)
+    return {month: sorted(paths, key=_first_item) for month, paths in lessons.items()}
+
+
+def _first_item(path: Path) -> str:
+    """The first item of the syllabus that a lesson teaches: a month's lessons are read in this order."""
+    return min(taught_items([path]), default="")
 
 
 def taught_items(paths: Iterable[Path]) -> set[str]:
