@@ -14,7 +14,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("CONTRIBUTING.md", "LICENSE", "benchmarks/README.md", "docs/running_a_class.md", "docs/to_the_cluster.md")
+PAGES = (
+    *("CONTRIBUTING.md", "LICENSE", "benchmarks/README.md"),
+    *("docs/hosted_notebooks.md", "docs/running_a_class.md", "docs/to_the_cluster.md"),
+)
 ROOMS = ("os_paging", "kv_cache", "workloads", "fragmentation", "attention", "model", "serving", "parallel", "course")
 
 CONF = """\
@@ -39,7 +42,8 @@ def contents(root: Path) -> str:
         "Lessons": ["notebooks/START_HERE", *(f"notebooks/{name}" for name in lessons)],
         "Look up": ["notebooks/SYLLABUS", "notebooks/GLOSSARY", "notebooks/CORRECTIONS", "api"],
         "More": [
-            *("CONTRIBUTING", "docs/to_the_cluster", "docs/running_a_class", "benchmarks/README"),
+            *("CONTRIBUTING", "docs/to_the_cluster", "docs/hosted_notebooks", "docs/running_a_class"),
+            "benchmarks/README",
             "中文 <README.zh-CN>",
         ],
     }

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tomllib
@@ -30,9 +31,13 @@ def direct() -> set[str]:
     return {name_of(requirement) for requirements in lists for requirement in requirements} - {"minipaged"}
 
 
+def conda_python() -> str:
+    return yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][0]
+
+
 def conda_pip_section() -> list[str]:
     dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    assert dependencies[0] == "python=3.11"
+    assert conda_python() == "python=3.11"
     assert dependencies[1] == "pip"
     return dependencies[2]["pip"]
 
@@ -92,6 +97,51 @@ def test_the_conda_environments_pip_section_installs(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Would install" not in done.stdout
+
+
+BINDER = ROOT / ".binder"
+
+
+def test_binder_installs_what_make_lab_does_at_the_pins() -> None:
+    lines = (BINDER / "requirements.txt").read_text().splitlines()
+    constraint, editable = (line.split(" ", 1) for line in lines if not line.startswith("#"))
+    assert constraint[0] == "-c"
+    assert (BINDER / constraint[1]).resolve() == ROOT / "constraints.txt"  # pip takes it from this file's folder
+    assert editable == ["-e", ".[lab]"]  # and this one from the folder it runs in: the repository's root
+    assert "lab" in PROJECT["optional-dependencies"]
+    assert "lab: .venv/.installed-lab" in (ROOT / "Makefile").read_text()
+
+
+def test_pip_accepts_binders_requirements(tmp_path: Path) -> None:
+    """Nothing but the package itself is left to install in this environment; no index is asked."""
+    shutil.copytree(BINDER, tmp_path / ".binder")
+    for name in ("constraints.txt", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "minipaged").mkdir()
+    (tmp_path / "minipaged" / "__init__.py").touch()
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-build-isolation"]
+    command = [*pip, "-r", ".binder/requirements.txt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Would install minipaged-{PROJECT['version']}\n" in done.stdout
+
+
+def test_binder_takes_a_python_that_the_package_runs_on_and_makes_its_kernel() -> None:
+    """repo2docker reads one folder of settings only, and runs postBuild as a script."""
+    assert not (ROOT / "binder").exists()
+    assert (BINDER / "runtime.txt").read_text() == f"{conda_python().replace('=', '-')}\n"
+    script = BINDER / "postBuild"
+    assert script.stat().st_mode & stat.S_IXUSR
+    first, *lines = script.read_text().splitlines()
+    assert first == "#!/bin/bash"
+    assert "set -e" in lines
+    assert any(line.startswith("python -m ipykernel install --sys-prefix") for line in lines)
+
+
+def test_the_page_on_hosted_notebooks_names_extras_that_there_are() -> None:
+    page = (ROOT / "docs" / "hosted_notebooks.md").read_text()
+    (extras,) = re.findall(r'%pip install -q -e "\.\[([\w,]+)\]"', page)
+    assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
 
 
 def test_the_makefile_uses_the_constraints_and_every_target_is_told() -> None:
