@@ -227,6 +227,23 @@ def a_and_b(num_blocks: int, block_size: int = 16) -> dict[str, Result]:
     return {name: simulate(requests(), Paged(num_blocks * block_size, block_size)) for name, requests in make.items()}
 
 
+def a_and_b_table(pools: Mapping[str, int], runs: Mapping[str, Mapping[str, Result]]) -> Table:
+    """What A and B cost in several pools. `pools`: name → blocks; `runs`: name → what `a_and_b` returned for it."""
+    rows = [
+        [
+            f"{pool}: {num_blocks:,} blocks",
+            workload,
+            result.steps,
+            f"{result.requests_per_step:.3g}",
+            f"{tokens_to_compute(result):,}",
+            result.preemptions,
+        ]
+        for pool, num_blocks in pools.items()
+        for workload, result in runs[pool].items()
+    ]
+    return Table(["pool", "workload", "steps", "requests a step", "tokens to compute", "preemptions"], rows)
+
+
 def serve_seconds(requests: Sequence[Workload], num_blocks: int = 1024) -> float:
     """Measured: how long the engine takes with the bundled model; each answer gets its full length."""
     import torch
