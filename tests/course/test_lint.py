@@ -66,6 +66,7 @@ def test_a_well_formed_lesson_passes(tmp_path: Path) -> None:
         (FINE + "# %% tags=raises-exception\ny = 1\n", [], "is skipped"),
         (FINE + "# %%\n# NBVAL_SKIP\ny = 1\n", [], "is skipped"),
         (FINE + "# %% tags=sylabus-2.02\ny = 1\n", [], "unknown tag"),
+        (FINE + "# %% tags=syllabus-1.99\ny = 1\n", [], "'syllabus-1.99', but notebooks/SYLLABUS.md has no such item"),
         (FINE.replace("<details>3</details>", ""), [], "3 folded answer"),
         (FINE + "# %%\n" + "y = 1\n" * 41, [], "has 41 lines"),
         (FINE + ("# %%\n" + "y = 1\n" * 18) * 2, [], "2 of 3 code cells have 18 lines"),

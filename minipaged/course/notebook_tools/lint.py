@@ -4,7 +4,7 @@ import ast
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from minipaged.course.notebook_tools.answers import ANSWER, CHECK, PROMPT, SETUP
@@ -21,6 +21,8 @@ from minipaged.course.notebook_tools.notebook import (
     tags_of,
 )
 from minipaged.course.notebook_tools.syllabus import TAG as SYLLABUS
+from minipaged.course.notebook_tools.syllabus import syllabus_items
+from minipaged.course.paths import course_root
 
 MAX_CELLS = 60
 MEDIAN_LINES, MOST_LINES, MAX_LINES = 5, 18, 40
@@ -53,6 +55,8 @@ def lint_file(path: Path) -> list[str]:
     notebook = read_notebook(path)
     rules = SOLUTION_RULES if path.parent.name == "solutions" else LESSON_RULES
     problems = [problem for rule in (*COMMON_RULES, *rules) for problem in rule(notebook)]
+    if rules is LESSON_RULES:
+        problems += unknown_items(notebook, syllabus_items(course_root(path.parent)))
     if dumps(normal_form(notebook)) != path.read_text(encoding="utf-8"):
         problems.append("the file is not in normal form: run `make notebooks`")
     return [f"{path.parent.name}/{path.name}: {problem}" for problem in problems]
@@ -177,6 +181,14 @@ def lesson_tags_are_known(notebook: Notebook) -> Iterator[str]:
         for tag in tags_of(cell):
             if tag not in LESSON_TAGS and not tag.startswith(SYLLABUS):
                 yield f"{_where(cell)} has the unknown tag {tag!r}; known are {', '.join(sorted(LESSON_TAGS))}"
+
+
+def unknown_items(notebook: Notebook, items: Collection[str]) -> Iterator[str]:
+    """Tags of items that the syllabus does not have."""
+    for cell in notebook["cells"]:
+        for tag in tags_of(cell):
+            if tag.startswith(SYLLABUS) and tag.removeprefix(SYLLABUS) not in items:
+                yield f"{_where(cell)} has the tag {tag!r}, but notebooks/SYLLABUS.md has no such item"
 
 
 def recall_is_folded(notebook: Notebook) -> Iterator[str]:
