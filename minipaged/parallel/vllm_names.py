@@ -224,6 +224,7 @@ GROUPS: dict[str, tuple[tuple[str, str, str], ...]] = {
         (f"{OPTIONS} --max-num-batched-tokens", f"{ARGS} --max-num-batched-tokens", ""),
         (f"{SERVE} --scheduling-policy", f"{ARGS} --scheduling-policy", ""),
         (f"{OPTIONS} --attention", f"{ARGS} --attention-backend", ""),
+        (f"{OPTIONS} --dtype", f"{ARGS} --dtype", "auto by default: 16 bits, bfloat16 or float16"),
         (f"{OPTIONS} --num-cpu-blocks", f"{ARGS} --kv-offloading-size",
          "GiB; for the prefix cache, not for preemption"),
     ),

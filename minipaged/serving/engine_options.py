@@ -6,12 +6,16 @@ import argparse
 
 from minipaged.attention.launch import BACKENDS
 
+DTYPES = ("float32", "bfloat16", "float16")
+"""Names of torch's types, as text: torch itself is imported only after the command line was read."""
+
 
 def add_cache_options(parser: argparse.ArgumentParser) -> None:
     """The pool, the prefix cache, and what happens when blocks are short."""
     add = parser.add_argument_group("the cache and its reader").add_argument
     add("--attention", default="auto", help=f"attention backend: {', '.join(BACKENDS)}")
     add("--device", default="cpu", help='"cpu" or "cuda"')
+    add("--dtype", choices=DTYPES, default="float32", help="type of weights and KV cache (default float32)")
     add("--num-blocks", type=int, help="physical blocks in the pool (default: what the model makes sensible)")
     add("--block-size", type=int, default=16, help="tokens a block (default 16)")
     no_caching = ("--no-prefix-caching", "--no-enable-prefix-caching")  # the second is vLLM's name

@@ -24,7 +24,6 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("prompts", metavar="PROMPT", nargs="+", help="one prompt or several, served together")
     add("--model", default="tiny", help='"tiny" (bundled), a folder in Hugging Face format, or a name on its hub')
-    add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="type of weights and KV cache")
     add("--chat", action="store_true", help="each prompt is a user's message: put it into the model's chat template")
 
     add_cache_options(parser)

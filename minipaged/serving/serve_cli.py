@@ -72,10 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_llm(args: argparse.Namespace):
+    import torch
+
     from minipaged.serving.llm import LLM
 
     return LLM(
         args.model,
+        dtype=getattr(torch, args.dtype),
         attention=args.attention,
         device=args.device,
         num_blocks=args.num_blocks,

@@ -199,6 +199,28 @@ def test_what_cannot_start_says_why(capsys, options, word) -> None:
     assert word in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", [None, "float32", "bfloat16", "float16"])
+def test_weights_and_cache_have_the_type_that_was_asked_for(name: str | None) -> None:
+    import torch
+
+    from minipaged.serving import serve_cli
+
+    options = ["--num-blocks", "4", *(["--dtype", name] if name else [])]
+    llm = serve_cli._make_llm(serve_cli.build_parser().parse_args(options))
+    wanted = getattr(torch, name or "float32")
+    assert {weight.dtype for weight in llm.model.parameters()} == {wanted}
+    assert llm.engine.runner.storage.k_cache[0].dtype == wanted
+
+
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_another_type_is_refused_with_the_types_there_are(capsys, command: str) -> None:
+    from minipaged.cli import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--dtype", "int8", "tiny"])
+    assert "'int8' (choose from 'float32', 'bfloat16', 'float16')" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken(capsys) -> None:
     from minipaged.serving import serve_cli
     from minipaged.serving.server.process import open_socket
