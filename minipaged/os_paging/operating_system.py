@@ -243,7 +243,7 @@ class OperatingSystem(MemoryBooks):
                 return self.frames.allocate()
             stuck.add(victim)  # its content is nowhere else and swap is full: try another
         raise OutOfMemory(
-            f"no frame of {self.frames.count} is free and none can be emptied: {self.swap.num_free} of "
+            f"0 of {self.frames.count} frames are free and none can be emptied: {self.swap.num_free} of "
             f"{self.swap.count} swap slots are free; end a process, or give the system more frames or swap"
         )
 

@@ -253,7 +253,7 @@ def test_out_of_memory_changes_nothing():
     system.write(pid, 16, b"b")
     counts = dict(system.counts)
     with pytest.raises(
-        OutOfMemory, match="no frame of 2 is free and none can be emptied: 0 of 0 swap slots are free"
+        OutOfMemory, match="0 of 2 frames are free and none can be emptied: 0 of 0 swap slots are free"
     ):
         system.read(pid, 32)
     system.check_integrity()
