@@ -69,7 +69,7 @@ def check_head_dim(answer, expect: Expect) -> None:
         "next_power_of_2 makes lanes that have no element: mask them out of both loads, with other=0.0, so that they "
         "add nothing."
     )
-    hints = {"outside": mask, "twice": "One program a key: it stores one score, at its own place."}
+    hints = {"outside": mask, "twice": "One program per key: it stores one score, at its own place."}
     for head_dim, num_keys in ((4, 1), (64, 3), (96, 1), (96, 5), (80, 4), (1, 2)):
         query, keys = numbers(head_dim, seed=3), numbers(num_keys, head_dim, seed=4)
         case = f"head size {head_dim}, {num_keys} key{'s' * (num_keys > 1)}, scale 0.5"

@@ -56,7 +56,7 @@ def written_in(case: Case, *results: str) -> dict[str, Tensor | bool]:
     hints=(
         "You have written all parts: the block from the table (6.3), the running softmax (6.4). What differs in the "
         "last block of a sequence?",
-        "One program a (sequence, head): for each block of the sequence, read the entry, load K and V with a mask on "
+        "One program per (sequence, head): for each block of the sequence, read the entry, load K and V with a mask on "
         "the positions, scores −inf where there is no token, one step of the online softmax.",
         "q at (seq * num_heads + head) * D + d; for i in range(0, tl.cdiv(seq_len, BLOCK_SIZE)): block = "
         "tl.load(tables_ptr + seq * tables_stride + i).to(tl.int64); there = i * BLOCK_SIZE + slot < seq_len; at = "
@@ -89,7 +89,7 @@ def check_paged_decode(answer, expect: Expect) -> None:
             "unwritten k_cache": CAST if far else f"{TAIL} {row}" if len(seq_lens) > 1 else TAIL,
             "outside load": CAST if far else blocks,
             "outside store": ROW_OF_HEAD,
-            "twice": "One program a (sequence, head): program_id(0) is the sequence, program_id(1) the head.",
+            "twice": "One program per (sequence, head): program_id(0) is the sequence, program_id(1) the head.",
         }
         told, want = f"{told}; B = 4, D = 16, shuffled blocks", truth(case)  # before the kernel can change the cache
         launch(
@@ -179,7 +179,7 @@ def check_write(answer, expect: Expect) -> None:
     place = "Slot n is place n % BLOCK_SIZE of block n // BLOCK_SIZE."
     skip = "Skip padding: a slot of −1 means that this token is not stored at all. In torch, −1 would be the last slot."
     strides = "Blocks lie stride_block elements apart, slots stride_slot: here there are gaps between the blocks."
-    twice = "One program a token: program_id(0) is the token. Its key goes to K, and its value to V, once each."
+    twice = "One program per token: program_id(0) is the token. Its key goes to K, and its value to V, once each."
     for told, slots, gap, hint in (
         ("one token in slot 0", [0], 0, "Copy the ROW numbers of the token from key to K, and from value to V."),
         ("one token in slot 6", [6], 0, place),
@@ -304,7 +304,7 @@ def check_split(answer, expect: Expect) -> None:
 MERGE = {
     "outside load": "A row has num_splits parts, so row r begins at r · num_splits; SPLITS counts padded lanes.",
     "outside store": "Row r of the result begins at r · D.",
-    "twice": "One program a row: program_id(0) is the row.",
+    "twice": "One program per row: program_id(0) is the row.",
 }
 PART = "Part s of row r, which is (seq, head), is number r · num_splits + s: its mean begins at that · D."
 SHARE = "Weight each part by exp(LSE): exp(its log-sum-exp − the largest), divided by the sum of these weights."

@@ -2,7 +2,7 @@
 
     first_steps.py      double_kernel, gather_kernel     Triton in one page; read through a block table
     online_softmax.py   online_softmax_kernel            softmax block by block
-    one_head.py         one_head_kernel                  paged decode, one program a query head, block by block
+    one_head.py         one_head_kernel                  paged decode, one program per query head, block by block
     decode.py           decode_kernel                    a group's query heads in one program, tiles of any size
     split.py            split_kernel, merge_kernel       one context shared out over several programs
     cache.py            write_kernel, copy_blocks_kernel what fills the cache, and what copy-on-write needs

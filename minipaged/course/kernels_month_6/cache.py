@@ -21,7 +21,7 @@ def write_kernel(
     ROW: tl.constexpr,  # num_kv_heads · D: all heads of a token lie side by side
     ROW_PAD: tl.constexpr,
 ):
-    """One program a token: its K and V go into its slot; −1 means that it has none."""
+    """One program per token: its K and V go into its slot; −1 means that it has none."""
     token = tl.program_id(0)
     slot = tl.load(slots_ptr + token)
     i = tl.arange(0, ROW_PAD)
@@ -48,7 +48,7 @@ def copy_blocks_kernel(
     SIZE: tl.constexpr,  # elements of a block
     SIZE_PAD: tl.constexpr,
 ):
-    """One program a pair: the copy of copy-on-write."""
+    """One program per pair: the copy of copy-on-write."""
     pair = tl.program_id(0)
     source = tl.load(pairs_ptr + 2 * pair)
     destination = tl.load(pairs_ptr + 2 * pair + 1)

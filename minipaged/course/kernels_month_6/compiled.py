@@ -2,7 +2,7 @@
 
 As ``minipaged inspect-kernel`` does for the package's kernels: in a process of its own, because Triton decides once a
 process whether it interprets. The shapes are those of a model like Llama-3.1-8B: bfloat16, head size 128, four query
-heads a KV head, blocks of 16.
+heads per KV head, blocks of 16.
 """
 
 from __future__ import annotations

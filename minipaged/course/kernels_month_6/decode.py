@@ -49,7 +49,7 @@ def decode_kernel(
     GROUP: tl.constexpr,  # query heads that share one KV head
     ROWS: tl.constexpr,  # GROUP, padded
     BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,  # tokens a step: not the block size
+    TILE: tl.constexpr,  # tokens per step: not the block size
     D: tl.constexpr,
     D_PAD: tl.constexpr,
 ):
@@ -88,7 +88,7 @@ def tile_sizes(head_dim: int, group: int, longest: int) -> dict[str, int]:
 def decode(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, metadata: AttentionMetadata, scale: float, tile: int | None = None
 ) -> Tensor:
-    """One query token a sequence: query [S, num_heads, D] → output of the same shape. ``tile``: tokens a step."""
+    """One query token per sequence: query [S, num_heads, D] → output of the same shape. ``tile``: tokens per step."""
     (num_seqs, num_heads, head_dim), (_, block_size, num_kv_heads, _) = query.shape, k_cache.shape
     group, tables, out = num_heads // num_kv_heads, metadata.block_tables, torch.empty_like(query)
     sizes = tile_sizes(head_dim, group, metadata.max_seq_len)

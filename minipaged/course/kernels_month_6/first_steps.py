@@ -8,14 +8,14 @@ from torch import Tensor
 
 @triton.jit
 def double_kernel(out_ptr, x_ptr, n, SIZE: tl.constexpr):
-    """out = 2 · x, SIZE elements a program."""
+    """out = 2 · x, SIZE elements per program."""
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     x = tl.load(x_ptr + i, mask=i < n, other=0.0)
     tl.store(out_ptr + i, 2 * x, mask=i < n)
 
 
 def double(x: Tensor, size: int = 4) -> Tensor:
-    """2 · x for a vector x [n]; ``size`` elements a program, a power of two."""
+    """2 · x for a vector x [n]; ``size`` elements per program, a power of two."""
     out = torch.empty_like(x)
     double_kernel[(triton.cdiv(len(x), size),)](out, x, len(x), SIZE=size)
     return out
@@ -32,7 +32,7 @@ def gather_kernel(
     BLOCK_SIZE: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Copy one sequence's KV head 0 together: one program a logical block."""
+    """Gather KV head 0 of one sequence: one program per logical block."""
     logical = tl.program_id(0)
     block = tl.load(table_ptr + logical).to(tl.int64)
     slot, d = tl.arange(0, BLOCK_SIZE), tl.arange(0, D)

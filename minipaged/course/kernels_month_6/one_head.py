@@ -1,4 +1,4 @@
-"""Paged decode as the paper tells it: one program a query head, logical block after logical block."""
+"""Paged decode as the paper tells it: one program per query head, logical block after logical block."""
 
 import torch
 import triton

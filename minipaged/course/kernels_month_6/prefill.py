@@ -28,7 +28,7 @@ def prefill_kernel(
     tables_stride,
     GROUP: tl.constexpr,  # query heads that share one KV head
     GROUP_PAD: tl.constexpr,  # GROUP, padded
-    QUERY_TILE: tl.constexpr,  # query tokens a program
+    QUERY_TILE: tl.constexpr,  # query tokens per program
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     D: tl.constexpr,

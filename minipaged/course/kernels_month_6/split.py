@@ -26,7 +26,7 @@ def split_kernel(
     GROUP: tl.constexpr,  # query heads that share one KV head
     ROWS: tl.constexpr,  # GROUP, padded
     BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,  # tokens a step: not the block size
+    TILE: tl.constexpr,  # tokens per step: not the block size
     D: tl.constexpr,
     D_PAD: tl.constexpr,
 ):
@@ -72,7 +72,7 @@ def merge_kernel(
     D: tl.constexpr,
     D_PAD: tl.constexpr,
 ):
-    """One program a (sequence, head)."""
+    """One program per (sequence, head)."""
     row = tl.program_id(0)
     split, d = tl.arange(0, SPLITS_PAD), tl.arange(0, D_PAD)
     exists = split < num_splits
@@ -87,7 +87,7 @@ def merge_kernel(
 def split_decode(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, metadata: AttentionMetadata, scale: float, num_splits: int = 2
 ) -> Tensor:
-    """As ``decode``, with ``num_splits`` programs a (sequence, KV head)."""
+    """As ``decode``, with ``num_splits`` programs per (sequence, KV head)."""
     (num_seqs, num_heads, head_dim), (_, block_size, num_kv_heads, _) = query.shape, k_cache.shape
     group, tables, out = num_heads // num_kv_heads, metadata.block_tables, torch.empty_like(query)
     sizes = tile_sizes(head_dim, group, metadata.max_seq_len // num_splits)
