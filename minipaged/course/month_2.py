@@ -18,10 +18,13 @@ from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.swap import SwapSpace
 
 
-def two_samples(model: Any, prompt: Sequence[int]) -> tuple[Driver, CacheRequest, CacheRequest]:
-    """A pool of 9 blocks of 4 that hands out 7, 1 and 3 first, and two requests for one prompt; nothing has run."""
+def forked_samples(model: Any, prompt: Sequence[int]) -> tuple[Driver, CacheRequest, CacheRequest]:
+    """A1, whose prompt is computed, and A2, its fork, in a pool of 9 blocks of 4 that hands out 7, 1 and 3 first."""
     driver = Driver(model, KVCacheManager(num_blocks=9, block_size=4, free_order=[7, 1, 3]))
-    return driver, CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
+    a1, a2 = CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
+    driver.step(a1)
+    driver.manager.fork(a1, a2)
+    return driver, a1, a2
 
 
 def copies_after_fork(num_tokens: int, num_samples: int, block_size: int = 4) -> int:
@@ -45,8 +48,8 @@ def fork_stepper(model: Any, tokenizer: Any, prompt: Sequence[int]) -> Stepper:
 
     A page without a kernel shows the step at which both have written.
     """
-    driver, a1, a2 = two_samples(model, prompt)
-    manager = driver.manager
+    manager = KVCacheManager(num_blocks=9, block_size=4, free_order=[7, 1, 3])
+    driver, a1, a2 = Driver(model, manager), CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
     figures, captions = [], []
 
     def show(caption: str, *requests: CacheRequest) -> None:
