@@ -37,7 +37,7 @@ def check_split(answer: Callable[[int, int], tuple[int, int]], expect: Expect) -
         (3, 0xA7C), answer, 0x3A7C, 4096,
         rule=SHIFT_AND_MASK,
         mistakes={
-            (14, 972): "A page of 4 KB holds 4096 bytes, not 1000: shift by 12.",
+            (14, 972): "A page of 4 KiB holds 4096 bytes, not 1000: shift by 12.",
             (0xA7C, 3): "First the page, then the offset.",
             (3, 0xA7C0): "The offset is what is left below the page number: mask it.",
         },
