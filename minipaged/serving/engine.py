@@ -225,8 +225,8 @@ class LLMEngine:
             return []
         waiting = ", ".join(f"{r.request_id} ({r.num_tokens} tokens)" for r in self.scheduler.waiting[:5])
         raise EngineStuckError(
-            f"{type(self.scheduler).__name__} ran nobody in {self._idle_steps} steps, with {len(self._groups)} "
-            f"requests unfinished; waiting: {waiting or 'none'}; running: {len(self.scheduler.running)}; "
+            f"{type(self.scheduler).__name__} ran nobody in {self._idle_steps} steps; unfinished requests: "
+            f"{len(self._groups)}; waiting: {waiting or 'none'}; running: {len(self.scheduler.running)}; "
             f"{self.manager.num_free_blocks} of {self.manager.num_usable_blocks} blocks are free. Every step must run "
             "somebody: the oldest running request, or the first waiting one when nobody runs"
         )

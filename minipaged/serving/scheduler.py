@@ -146,8 +146,8 @@ class Scheduler:
         got = self.manager.allocate_slots(request, restored + num_tokens, hit, hit_blocks)
         request.num_computed_tokens = hit + restored
         if got is None:
-            needed = self.manager.num_free_blocks - free
-            return 0, f"it needs {needed} blocks, and {self.manager.num_free_blocks} are free"
+            there = self.manager.num_free_blocks
+            return 0, f"it needs {there - free} blocks, and {there} {'is' if there == 1 else 'are'} free"
         if swapped:
             self._swap_in(request, output)
         self.waiting.pop(0)

@@ -368,7 +368,7 @@ class TestWrongParts:
                 return SchedulerOutput()
 
         llm = make_llm(parts={"scheduler": Starving})
-        with pytest.raises(RuntimeError, match=r"Starving ran nobody in 3 steps, with 1 requests unfinished"):
+        with pytest.raises(RuntimeError, match=r"Starving ran nobody in 3 steps; unfinished requests: 1;"):
             llm.generate([[1, 2]])
         assert_empty(llm)
 
