@@ -69,7 +69,8 @@ def _spans_in_words(memory: Sequence[Slot]) -> list[str]:
         slots = list(group)
         texts = " ".join(slot.text.strip() for slot in slots if slot.text)
         said = f": {texts}" if texts else ""
-        lines.append(f"slots {at}–{at + len(slots) - 1}: {owner or 'nobody'}, {state}{said}")
+        where = f"slots {at}–{at + len(slots) - 1}" if len(slots) > 1 else f"slot {at}"
+        lines.append(f"{where}: {owner or 'nobody'}, {state}{said}")
         at += len(slots)
     return lines
 
@@ -90,12 +91,12 @@ def draw_kv_budget(
     memory = int(memory_gib * GIB)
     fit = requests_that_fit(memory, per_token, tokens_each)
     each = per_token * tokens_each
-    verdict = "all fit" if fit >= requests else f"{requests - fit} of the {requests} must wait"
+    verdict = "all fit" if fit >= requests else f"{requests - fit} of the {requests} must wait" if fit else "none fits"
     facts = [
         f"{model}, {dtype}: {in_units(per_token)} of K and V for each token",
         f"{counted(tokens_each, 'slot')} for each request: {in_units(each)}; "
         f"{counted(requests, 'request')}: {in_units(each * requests)}",
-        f"{memory_gib:g} GiB hold {counted(memory // per_token, 'slot')}, "
+        f"{counted(memory // per_token, 'slot')} in {memory_gib:g} GiB, "
         f"room for {counted(fit, 'such request')}: {verdict}",
     ]
     sketch = Sketch(WIDTH, 3.05, "A budget of KV memory")

@@ -168,12 +168,14 @@ def test_a_reservation_that_cannot_be_is_refused():
 def test_the_pictures_say_what_they_show():
     memory = reservation("A", ["so", "it"], written=1, reserved=3) + hole(2, wanted=3)
     assert draw_memory(memory).text.split("\n")[1:] == [
-        "slots 0–0: A, token: so",
-        "slots 1–1: A, reserved: it",
-        "slots 2–2: A, internal",
+        "slot 0: A, token: so",
+        "slot 1: A, reserved: it",
+        "slot 2: A, internal",
         "slots 3–4: nobody, external",
     ]
     assert "room for 7 such requests: 1 of the 8 must wait" in draw_kv_budget(requests=8).text
+    assert "room for 1 such request: all fit" in draw_kv_budget(requests=1, memory_gib=2).text
+    assert "room for 0 such requests: none fits" in draw_kv_budget(memory_gib=1).text
     assert all("all fit" in draw_kv_budget(dtype=dtype, tokens_each=16, requests=400).text for dtype in DTYPE_BYTES)
 
 
