@@ -1,5 +1,5 @@
-"""What the second lesson of Month 2 computes: a fork step by step and its copies, the paper's Figure 9, swap by hand,
-and the price of a block size."""
+"""What the lessons of Month 2 compute: blocks that move, a fork step by step and its copies, the paper's Figure 9, swap
+by hand, and the price of a block size."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ from minipaged.course.figures import draw_block_table
 from minipaged.course.widgets import Stepper
 from minipaged.kv_cache import CacheRequest, KVCacheManager
 from minipaged.kv_cache.swap import SwapSpace
+
+
+def move_blocks(driver: Driver, new_place: Sequence[int]) -> None:
+    """Move physical block b of every layer to `new_place[b]`, and let the tables of the last step's batch follow."""
+    places = torch.tensor(new_place)
+    for cache in (*driver.storage.k_cache, *driver.storage.v_cache):
+        cache[places] = cache.clone()
+    tables = driver.metadata.block_tables
+    driver.metadata.block_tables = torch.where(tables < 0, tables, places[tables.long()].int())
 
 
 def forked_samples(model: Any, prompt: Sequence[int]) -> tuple[Driver, CacheRequest, CacheRequest]:
@@ -48,7 +57,7 @@ def fork_stepper(model: Any, tokenizer: Any, prompt: Sequence[int]) -> Stepper:
 
     A page without a kernel shows the step at which both have written.
     """
-    manager = KVCacheManager(num_blocks=9, block_size=4, free_order=[7, 1, 3])
+    manager = KVCacheManager(num_blocks=9, block_size=4, enable_caching=False, free_order=[7, 1, 3])
     driver, a1, a2 = Driver(model, manager), CacheRequest("A1", list(prompt)), CacheRequest("A2", list(prompt))
     figures, captions = [], []
 

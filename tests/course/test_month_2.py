@@ -10,7 +10,7 @@ from minipaged.course import plug_in_month_2 as plug_in
 from minipaged.course.driver import Driver
 from minipaged.course.errors import CourseError
 from minipaged.course.faulty_tables import BUGS, Worker, faulty_line, hunt, listing, scenario
-from minipaged.course.month_2 import Figure9, block_size_price, copies_after_fork, swap_out_and_in
+from minipaged.course.month_2 import Figure9, block_size_price, copies_after_fork, move_blocks, swap_out_and_in
 from minipaged.kv_cache import CacheRequest, IntegrityError, KVCacheManager
 from minipaged.kv_cache.swap import SwapSpace
 from minipaged.model import load_model
@@ -40,6 +40,16 @@ def test_each_bug_is_found_and_its_line_is_in_the_listing(bug):
 def test_a_fork_copies_a_partly_filled_block_for_each_sample_but_the_last(samples, size):
     for tokens in range(1, 3 * size + 2):
         assert copies_after_fork(tokens, samples, size) == (samples - 1 if tokens % size else 0)
+
+
+def test_moved_blocks_are_found_by_the_tables_that_follow():
+    driver = Driver(load_model("tiny")[0], KVCacheManager(num_blocks=5, block_size=2, free_order=[4, 2, 1]))
+    driver.step(CacheRequest("long", [1, 2, 3]), CacheRequest("short", [4]))
+    before = [cache.clone() for cache in driver.storage.k_cache]
+    move_blocks(driver, [3, 0, 4, 1, 2])
+    assert driver.metadata.block_tables.tolist() == [[2, 4], [0, -1]]
+    for old, new in zip(before, driver.storage.k_cache, strict=True):
+        assert torch.equal(old[[4, 2, 1]], new[[2, 4, 0]])
 
 
 def test_an_unknown_bug_is_named():
