@@ -1,4 +1,5 @@
-"""Month 6's bug hunt: five kernels with one faulty line each. Every fault has been reported against a real engine.
+"""Month 6's bug hunt: five kernels with one faulty line each. Relatives of four of them were reported against real
+engines: see ``report``.
 
     show_suspect("A")     the source, the faulty line among the others
     hunt("A")             what the judge and its referee find: the case, the line, the blocks around it
@@ -35,7 +36,7 @@ class Suspect:
     right: str
     wrong: str
     effect: str
-    report: str  # where such a bug was reported
+    report: str  # where a relative of it was reported
 
     def candidate(self, name: str) -> Callable:
         return altered(self.function, self.right, self.wrong, f"suspect_{name}")
@@ -58,7 +59,7 @@ SUSPECTS = {
         "kv_head = head // GROUP",
         "kv_head = head",
         "Query head 2 reads KV head 2, which is the next token's head 0; without groups nobody notices.",
-        "a classic under grouped-query attention",
+        "no report: a test without groups misses it",
     ),
     "C": Suspect(
         "0 · NaN",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minipaged.attention import AttentionMetadata, AttentionOptions, ReferenceBackend
+from minipaged.course.charts import Table
 from minipaged.kv_cache.storage import KVCacheStorage
 
 BLOCK_SIZE = 16
@@ -44,6 +45,28 @@ def run_with_cache(
 def scale_for(cache: Tensor, dtype: torch.dtype) -> float:
     """The scale with which the largest value just fits into ``dtype``."""
     return float(cache.abs().max()) / torch.finfo(dtype).max
+
+
+def precision_table(model, token_ids: list[int]) -> tuple[Table, list[float]]:
+    """The bundled model's text from caches of several types, each compared with one of float32; as a table, and the
+    share of positions whose likeliest token changed, one for each row."""
+    truth, e4m3 = run_with_cache(model, token_ids, torch.float32), torch.float8_e4m3fn
+    k_scale, v_scale = scale_for(truth.k_cache, e4m3), scale_for(truth.v_cache, e4m3)
+    trials = {
+        "bfloat16": (torch.bfloat16, 1.0, 1.0),
+        "fp8 e4m3": (e4m3, k_scale, v_scale),
+        "fp8 e5m2": (torch.float8_e5m2, 1.0, 1.0),
+        "fp8 e4m3, scales 8 × too small": (e4m3, k_scale / 8, v_scale / 8),
+    }
+    rows, changed = [], []
+    for name, trial in trials.items():
+        run = run_with_cache(model, token_ids, *trial)
+        e = compare(run, truth)
+        share = f"{run.num_bytes / truth.num_bytes:.0%} of float32"
+        rows.append([name, share, f"{e['kv']:.1%}", f"{e['logits']:.1f}", f"{e['kl']:.4f}", f"{e['changed']:.0%}"])
+        changed.append(e["changed"])
+    heads = ["cache", "bytes", "error of K and V", "logits, largest difference", "KL, nats", "likeliest token changed"]
+    return Table(heads, rows), changed
 
 
 def compare(run: CacheRun, truth: CacheRun) -> dict[str, float]:

@@ -169,8 +169,8 @@ def draw_occupancy(
         working = sum(1 for spans in busy if spans)
         share = sum(lengths) / (multiprocessors * end) if end else 0
         said = (
-            f"{name}: {len(lengths)} programs on {multiprocessors} multiprocessors, {working} of them work; done after "
-            f"{end} tiles; busy {share:.0%} of the time"
+            f"{name}: {len(lengths)} programs, {working} of {multiprocessors} multiprocessors work; done after {end} "
+            f"tiles; busy {share:.0%} of the time"
         )
         axes[k].set_title(said, fontsize=9, fontweight="normal")
         axes[k].set_ylim(multiprocessors, 0)
@@ -188,9 +188,9 @@ def draw_occupancy(
 def draw_roofline(
     points: Mapping[str, float], tera_flops: float, tera_bytes: float, device: str, title: str = ""
 ) -> tuple[Canvas, str]:
-    """What a device could reach at each arithmetic intensity (operations a byte), and where some kernels stand.
+    """What a device could reach at each arithmetic intensity (operations per byte), and where some kernels stand.
 
-    points: {name: operations a byte}. The roof is the lower of bandwidth × intensity and the peak.
+    points: {name: operations per byte}. The roof is the lower of bandwidth × intensity and the peak.
     """
     canvas, axes = new_axes(WIDTH, 3.6)
     ridge = tera_flops / tera_bytes
@@ -198,22 +198,22 @@ def draw_roofline(
     x = np.geomspace(low, high, 200)
     axes.plot(x, np.minimum(x * tera_bytes, tera_flops), color=BLACK, linewidth=2)
     axes.axvline(ridge, color=GREY, linestyle=":", linewidth=1.2)
-    axes.annotate(f"ridge: {ridge:.0f} operations a byte", (ridge, tera_flops), xytext=(-150, -14), fontsize=8,
-                  textcoords="offset points")  # fmt: skip
+    axes.annotate(f"ridge: {ridge:.0f} operations per byte", (ridge, tera_flops), xytext=(-52, -14), fontsize=8,
+                  textcoords="offset points", ha="right")  # fmt: skip
     lines = [title or "Roofline", f"{device}: {number(tera_flops)} TFLOP/s, {tera_bytes:g} TB/s, ridge at {ridge:.0f}."]
     for i, (name, intensity) in enumerate(points.items()):
         reach = min(intensity * tera_bytes, tera_flops)
         bound = "memory" if intensity < ridge else "arithmetic"
         axes.plot([intensity], [reach], MARKERS[i % 7], color=SERIES[i % 7], markersize=9, label=name)
         lines.append(
-            f"{name}: {intensity:.3g} operations a byte, at most {reach:.3g} TFLOP/s ({reach / tera_flops:.1%} of the "
-            f"peak), bound by {bound}"
+            f"{name}: {intensity:.3g} operations per byte, at most {reach:.3g} TFLOP/s ({reach / tera_flops:.1%} of "
+            f"the peak), bound by {bound}"
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("arithmetic intensity: operations a byte moved")
+    axes.set_xlabel("arithmetic intensity: operations per byte moved")
     axes.set_ylabel("TFLOP/s at most")
     axes.legend(loc="upper left", fontsize=8)
     axes.set_title(title or device, color=BLACK)

@@ -31,7 +31,7 @@ Attend = Callable[..., Tensor]
 
 # NVIDIA H100 SXM, from its data sheet: multiprocessors, dense bfloat16 TFLOP/s, TB/s of HBM3.
 H100 = {"multiprocessors": 132, "tera_flops": 989.0, "tera_bytes": 3.35}
-GPU_TILE = 64  # tokens a step that the package's kernels take there, for bfloat16 and a head size of 128
+GPU_TILE = 64  # tokens per step that the package's kernels take there, for bfloat16 and a head size of 128
 
 
 def paged_batch(seq_lens: Sequence[int], query_lens: Sequence[int] | None = None, **sizes: int) -> Case:
@@ -140,7 +140,7 @@ def split_lengths(num_seqs: int, context: int, num_kv_heads: int = 8, splits: in
 
 def draw_splits(sequences: int, context: int) -> Figure:
     """One decode step on an H100's multiprocessors, without splits and with those that the package's rule chooses."""
-    cases = {"one program a KV head": split_lengths(sequences, context, splits=1)}
+    cases = {"one program per KV head": split_lengths(sequences, context, splits=1)}
     with_splits = split_lengths(sequences, context)
     each = len(with_splits) // (sequences * 8)
     cases[f"{each} splits each" if each > 1 else "the rule chooses no splits"] = with_splits
@@ -155,7 +155,7 @@ def split_explorer() -> Explorer:
 
 
 def intensity(attend: Attend, batch: Case, itemsize: int = 2) -> float:
-    """Operations a byte: 4 · D for each pair (query head, visible key), over the different bytes that a kernel touches.
+    """Operations per byte: 4 · D for each pair (query head, visible key), over the distinct bytes a kernel touches.
 
     These are the least that memory must deliver, if caches catch what is loaded again. The referee counts them in
     float32; they are scaled to elements of ``itemsize`` bytes.

@@ -66,7 +66,7 @@ def test_schedule_and_splits():
     assert len(lengths) == 16 * choose_num_splits(16, 512, 132)
     assert sum(lengths) == 16 * 512
     assert month_6.split_lengths(1, 100, splits=64) == [1, 1] * 8  # empty splits have no length
-    assert "112 programs on 132 multiprocessors" in month_6.draw_splits(2, 32768).text
+    assert "112 programs, 112 of 132 multiprocessors work" in month_6.draw_splits(2, 32768).text
     assert "the rule chooses no splits" in month_6.draw_splits(32, 2048).text
 
 
