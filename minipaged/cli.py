@@ -2,11 +2,13 @@
 
 import argparse
 import importlib
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import minipaged
 
@@ -34,7 +36,9 @@ def main(argv: list[str] | None = None) -> int:
         return args.run(args)
     except CourseError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"error: {error.filename or 'this machine'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -161,7 +165,7 @@ def _grade(args: argparse.Namespace) -> int:
     from minipaged.course.notebook_tools import badges, grade
     from minipaged.course.paths import course_root
 
-    if not args.timeout > 0:
+    if not 0 < args.timeout < math.inf:
         raise CourseError(f"--timeout is {args.timeout:g}; give the seconds that a cell may take, more than 0")
     root = course_root()
     if args.submissions is not None:
@@ -171,12 +175,14 @@ def _grade(args: argparse.Namespace) -> int:
     for option in ("csv", "memory"):
         if getattr(args, option) is not None:
             raise CourseError(f"--{option} goes with --submissions FOLDER, which grades a class")
-    if args.summary is not None and not args.summary.parent.is_dir():
-        raise CourseError(f"--summary: there is no folder {args.summary.parent}")
+    if args.summary is not None:
+        _opened("--summary", args.summary, "a").close()  # asked before the notebooks run, which takes minutes
+    if args.badges is not None and args.badges.exists() and not args.badges.is_dir():
+        raise CourseError(f"--badges: {args.badges} is a file; give a folder, which need not exist yet")
     graded = grade.grade_months(root, args.months or grade.months_with_exercises(root), args.timeout)
     print(grade.table(graded))
     if args.summary is not None:
-        with args.summary.open("a", encoding="utf-8") as file:
+        with _opened("--summary", args.summary, "a") as file:
             file.write(badges.markdown_table(graded))
     if args.badges is not None:
         badges.write_badges(args.badges, graded)
@@ -184,17 +190,27 @@ def _grade(args: argparse.Namespace) -> int:
     return 0 if grades and all(one.status == grade.PASSED for one in grades) else 1
 
 
+def _opened(option: str, path: Path, mode: str) -> TextIO:
+    """A file to write the option's table into. Raises CourseError where that cannot be."""
+    from minipaged.course.errors import CourseError
+
+    try:
+        return path.open(mode, encoding="utf-8", newline="")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise CourseError(f"{option}: {path} cannot be written ({why}); name a file that can") from None
+
+
 def _grade_submissions(args: argparse.Namespace, root: Path) -> int:
     from minipaged.course.errors import CourseError
     from minipaged.course.notebook_tools import submissions
 
     memory, path = 8.0 if args.memory is None else args.memory, args.csv or Path("grades.csv")
-    if not memory >= 2:
+    if not 2 <= memory < math.inf:
         raise CourseError(f"--memory is {memory:g} GiB; a kernel with torch needs at least 2")
-    if not path.parent.is_dir():
-        raise CourseError(f"--csv: there is no folder {path.parent}")
     found = submissions.find_submissions(root, args.submissions, args.months)
-    not_passed = submissions.write_csv(path, submissions.grade_submissions(root, found, args.timeout, memory))
+    with _opened("--csv", path, "w") as file:
+        not_passed = submissions.write_csv(file, submissions.grade_submissions(root, found, args.timeout, memory))
     print(f"{path}: {len(found)} notebooks")
     return 1 if not_passed else 0
 

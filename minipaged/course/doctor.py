@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,13 +167,22 @@ def _course() -> Iterator[Finding]:
 def _folders() -> Iterator[Finding]:
     home = progress.home()
     nearest = next(folder for folder in (home, *home.absolute().parents) if folder.exists())
-    if os.access(nearest, os.W_OK):
+    if _can_write(nearest):
         yield Finding(OK, f"your progress is kept in {home}")
     else:
         yield Finding(PROBLEM, f"{home} cannot be written", "set MINIPAGED_HOME to a folder that you can write")
     free = shutil.disk_usage(nearest).free
     status, cure = (OK, "") if free >= MIN_FREE else (NOTE, "make some room: notebooks and caches need about 1 GiB")
     yield Finding(status, f"{free / (1 << 30):.1f} GiB free on that disk", cure)
+
+
+def _can_write(folder: Path) -> bool:
+    """Tried, not asked: root may write everywhere, but not into a file or a read-only disk."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _ports() -> Iterator[Finding]:

@@ -3,13 +3,14 @@
 import contextlib
 import io
 import linecache
+from pathlib import Path
 
 from minipaged.course import checking, progress
 from minipaged.course.errors import CourseError
 from minipaged.course.framework import get_exercise
 from minipaged.course.notebook_tools.answers import ANSWER, CHECK, cells_by_exercise, setup_sources
-from minipaged.course.notebook_tools.merge import answered, reset_answer
-from minipaged.course.notebook_tools.notebook import read_notebook, source_of
+from minipaged.course.notebook_tools.merge import answered, with_stub
+from minipaged.course.notebook_tools.notebook import read_notebook, source_of, write_notebook
 from minipaged.course.outcome import ERROR
 from minipaged.course.paths import course_root
 
@@ -58,19 +59,33 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> None:
 
 def reset_exercise(exercise_id: str) -> str:
     """Put an exercise back to its stub and forget its outcome; says where the old answer is kept."""
-    exercise = get_exercise(exercise_id)
-    untouched = exercise_id not in answered(course_root() / "exercises" / f"month_{exercise.month}.ipynb")
-    old = reset_answer(course_root(), exercise.month, exercise_id)
+    root, month = course_root(), get_exercise(exercise_id).month
+    path = root / "exercises" / f"month_{month}.ipynb"
+    untouched = exercise_id not in answered(path)
+    notebook, old = with_stub(root, path, exercise_id)
+    kept = None if untouched else _keep(exercise_id, old)  # before the notebook loses it
+    write_notebook(path, notebook)
     progress.update(exercise_id, **vars(progress.ExerciseProgress()))
     if untouched:
         return f"{exercise_id} is its stub already; its hints and outcomes are forgotten."
-    folder = progress.home() / "answers"
-    folder.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while (kept := folder / f"{exercise_id}-{number}.py").exists():
-        number += 1
-    kept.write_text(old + "\n", encoding="utf-8")
     return (
         f"{exercise_id} is back to its stub. Your old answer is kept in {kept}. If the notebook is open in JupyterLab, "
         "reload it from disk."
     )
+
+
+def _keep(exercise_id: str, answer: str) -> Path:
+    """Write an answer into a new file of the learner's folder."""
+    folder = progress.home() / "answers"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while (kept := folder / f"{exercise_id}-{number}.py").exists():
+            number += 1
+        kept.write_text(answer + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CourseError(
+            f"your answer to {exercise_id} cannot be kept in {folder} ({error.strerror}), so it stays where it is; "
+            "set MINIPAGED_HOME to a folder that you can write"
+        ) from None
+    return kept

@@ -12,6 +12,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from minipaged.course.outcome import STATUSES
+
 VERSION = 1
 
 
@@ -51,15 +53,28 @@ def load() -> dict[str, ExerciseProgress]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']!r}; this course writes version {VERSION}")
-        return {key: ExerciseProgress(**value) for key, value in content["exercises"].items()}
-    except OSError:
-        return {}  # not there yet, or not readable: `update` says so when it cannot write
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return {key: _entry(key, value) for key, value in content["exercises"].items()}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}  # not there yet; where it cannot be, `update` says so
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         aside = _free_name(path)
-        path.replace(aside)
-        print(f"Your progress file could not be read ({error}). It is kept as {aside}; a new one is started.",
-              file=sys.stderr)
+        try:
+            path.replace(aside)
+        except OSError:
+            what = "It cannot be moved aside either: set MINIPAGED_HOME to a folder that you can write"
+        else:
+            what = f"It is kept as {aside}; a new one is started"
+        print(f"Your progress file could not be read ({error}). {what}.", file=sys.stderr)
         return {}
+
+
+def _entry(exercise_id: str, fields: dict[str, object]) -> ExerciseProgress:
+    """One exercise of the file. Raises ValueError for a field of another kind than `ExerciseProgress` has."""
+    entry, fresh = ExerciseProgress(**fields), ExerciseProgress()
+    for name, value in vars(entry).items():
+        if type(value) is not type(getattr(fresh, name)) or (name == "status" and value not in STATUSES):
+            raise ValueError(f"{exercise_id}: {name} is {value!r}")
+    return entry
 
 
 def _free_name(path: Path) -> Path:

@@ -10,6 +10,7 @@ import pytest
 
 from minipaged import cli
 from minipaged.course import doctor, progress
+from minipaged.course.notebook_tools import grade, merge, submissions
 from minipaged.course.notebook_tools.answers import ANSWER, cells_by_exercise, solution_of
 from minipaged.course.notebook_tools.notebook import read_notebook, write_notebook
 
@@ -95,6 +96,69 @@ def test_hint_then_status_then_reset(course: Path, capsys: pytest.CaptureFixture
     assert progress.get("2.1").hints == 0
 
 
+def test_reset_changes_nothing_where_the_answer_cannot_be_kept(
+    course: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_answer(course, "def num_blocks(n, b):\n    return 1")
+    before = (course / "exercises" / "month_2.ipynb").read_bytes()
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("MINIPAGED_HOME", str(tmp_path / "a file"))
+    status, out, err = run(capsys, "reset", "2.1")
+    assert (status, out) == (2, "")
+    assert "your answer to 2.1 cannot be kept" in err
+    assert "set MINIPAGED_HOME to a folder that you can write" in err
+    assert (course / "exercises" / "month_2.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize("argv", [("check", "2.1"), ("reset", "2.1"), ("update-exercises",), ("grade", "2")], ids=str)
+@pytest.mark.parametrize("text", ["", "<<<<<<< HEAD\n", '{"nbformat": 4, "cells": [1]}'])
+def test_a_broken_notebook_is_named_and_nothing_is_changed(
+    course: Path, capsys: pytest.CaptureFixture, argv: tuple[str, ...], text: str
+) -> None:
+    path = course / "exercises" / "month_2.ipynb"
+    path.write_text(text)
+    before = {file: file.read_bytes() for file in path.parent.iterdir()}
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {path} is not a notebook that can be read: ")
+    assert len(err.splitlines()) == 1
+    assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["--summary", "--badges", "--csv"])
+def test_a_place_for_the_grades_is_looked_at_before_the_notebooks_run(
+    course: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a notebook was run")
+
+    monkeypatch.setattr(grade, "grade_month", never)
+    monkeypatch.setattr(submissions, "grade_month", never)
+    (tmp_path / "a file").touch()
+    learner = tmp_path / "class" / "王 小明"
+    learner.mkdir(parents=True)
+    shutil.copy(course / "exercises" / "month_2.ipynb", learner)
+    place = {"--badges": tmp_path / "a file"}.get(option, tmp_path)  # a file for a folder, a folder for a file
+    more = ["--submissions", str(tmp_path / "class")] if option == "--csv" else []
+    status, out, err = run(capsys, "grade", "2", option, str(place), *more)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {option}: {place} ")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_disk_that_cannot_be_written_is_no_traceback(
+    course: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, notebook: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    (course / "exercises" / "month_2.ipynb").unlink()
+    monkeypatch.setattr(merge, "write_notebook", full)
+    status, out, err = run(capsys, "update-exercises")
+    path = course / "exercises" / "month_2.ipynb"
+    assert (status, out, err) == (2, "", f"error: {path}: no space left on device\n")
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -107,6 +171,8 @@ def test_hint_then_status_then_reset(course: Path, capsys: pytest.CaptureFixture
         (["reset", "2.99"], "month 2 has"),
         (["grade", "44"], "month 44 has no exercises"),
         (["grade", "2", "--timeout", "-4"], "more than 0"),
+        (["grade", "2", "--timeout", "inf"], "more than 0"),
+        (["grade", "2", "--submissions", ".", "--memory", "inf"], "needs at least 2"),
         (["lab", "notebooks/NO_SUCH.ipynb", "--no-browser"], "there is no notebooks/NO_SUCH.ipynb"),
     ],
 )
@@ -135,6 +201,15 @@ def test_doctor_finds_this_machine_fit() -> None:
     findings = doctor.examine()
     assert [finding for finding in findings if finding.status == doctor.PROBLEM] == []
     assert "Everything that the course needs is here." in doctor.report(findings)
+
+
+def test_doctor_tries_whether_progress_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for home, fits in ((tmp_path / "家", True), (tmp_path / "file", False)):
+        monkeypatch.setenv("MINIPAGED_HOME", str(home))
+        problems = [finding for finding in doctor.examine() if finding.status == doctor.PROBLEM]
+        assert [finding.what for finding in problems] == ([] if fits else [f"{home} cannot be written"])
+        assert not (tmp_path / "家").exists()
 
 
 def test_doctor_names_each_problem_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

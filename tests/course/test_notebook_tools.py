@@ -12,7 +12,7 @@ from minipaged.course.notebook_tools.answers import BEGIN, END, cells_by_exercis
 from minipaged.course.notebook_tools.corrections import corrections_in, write_corrections
 from minipaged.course.notebook_tools.execute import executed
 from minipaged.course.notebook_tools.exercises import exercise_notebook
-from minipaged.course.notebook_tools.merge import merged, reset_answer, update_exercises
+from minipaged.course.notebook_tools.merge import merged, update_exercises, with_stub
 from minipaged.course.notebook_tools.normal_form import WIDGET_STATE, normal_form
 from minipaged.course.notebook_tools.notebook import (
     Notebook,
@@ -232,8 +232,102 @@ def test_an_update_with_a_changed_stub_keeps_the_answer_as_a_comment(solution: N
 def test_reset_puts_the_stub_back_and_returns_the_answer(course: Path, solution: Notebook) -> None:
     path = course / "exercises" / "month_2.ipynb"
     write_notebook(path, with_source(read_notebook(path), "2.1", "mine = 1"))
-    assert reset_answer(course, 2, "2.1") == "mine = 1"
-    assert dumps(read_notebook(path)) == dumps(exercise_notebook(solution))
+    before = path.read_bytes()
+    notebook, old = with_stub(course, path, "2.1")
+    assert old == "mine = 1"
+    assert dumps(notebook) == dumps(exercise_notebook(solution))
+    assert path.read_bytes() == before
+
+
+def test_an_update_that_cannot_read_a_notebook_changes_none(course: Path, solution: Notebook) -> None:
+    """Months are updated in order; the unreadable one stands behind one that would change."""
+    path, broken = (course / "exercises" / f"month_{month}.ipynb" for month in (2, 3))
+    new = copy.deepcopy(solution)
+    new["cells"][0]["source"] = "# A better title"
+    for month in (2, 3):
+        write_notebook(course / "solutions" / f"month_{month}.ipynb", new)
+    broken.write_text("<<<<<<< HEAD\n")
+    before = path.read_bytes()
+    with pytest.raises(CourseError, match="month_3"):
+        update_exercises(course)
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in path.parent.iterdir()) == ["month_2.ipynb", "month_3.ipynb"]
+
+
+# --- files that are no notebooks ----------------------------------------------------------------------------------
+
+
+def with_cell(text: str) -> str:
+    return '{"nbformat": 4, "cells": [{"cell_type": "code", "source": "", "metadata": {}}, ' + text + "]}"
+
+
+CODE = '{"cell_type": "code", "source": "", "metadata": {}'
+NO_NOTEBOOKS = {
+    "": "line 1, column 1, is not JSON",
+    '{"cells": [\n}': "line 2, column 1, is not JSON",
+    '{\n<<<<<<< HEAD\n "cells": [],\n=======\n>>>>>>> main\n': "line 2 has git's mark of a merge conflict",
+    "[]": "it has no list of cells",
+    "null": "it has no list of cells",
+    '{"nbformat": 4, "cells": {}}': "it has no list of cells",
+    '{"nbformat": 3, "cells": []}': "its nbformat is 3; the course uses format 4",
+    "[" * 100_000: "it nests too deeply",
+    with_cell("3"): "cell 2 has not the form",
+    with_cell('{"source": "", "metadata": {}}'): "cell 2 has not the form",
+    with_cell('{"cell_type": "heading", "source": "", "metadata": {}}'): "cell 2 has not the form",
+    with_cell('{"cell_type": "code", "source": null, "metadata": {}}'): "cell 2 has not the form",
+    with_cell('{"cell_type": "code", "source": [1], "metadata": {}}'): "cell 2 has not the form",
+    with_cell('{"cell_type": "code", "source": "", "metadata": null}'): "cell 2 has not the form",
+    with_cell('{"cell_type": "code", "source": "", "metadata": {"tags": 3}}'): "cell 2 has not the form",
+    with_cell('{"cell_type": "code", "source": "", "metadata": {"minipaged": 3}}'): "cell 2 has not the form",
+    with_cell(CODE + ', "outputs": {}}'): "cell 2 has not the form",
+    with_cell(CODE + ', "outputs": [{"data": 1}]}'): "cell 2 has not the form",
+}
+
+
+@pytest.mark.parametrize("text", NO_NOTEBOOKS, ids=lambda text: text[:60])
+def test_a_file_that_is_no_notebook_is_named_with_what_is_wrong_and_the_way_out(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "exercises" / "month_2 课.ipynb"
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CourseError) as caught:
+        read_notebook(path)
+    words = str(caught.value)
+    assert words.startswith(f"{path} is not a notebook that can be read: {NO_NOTEBOOKS[text]}")
+    assert words.endswith("or move it away, and minipaged update-exercises writes a fresh one")
+    assert "\n" not in words
+
+
+def test_no_text_a_folder_and_no_file_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "month_2.ipynb"
+    with pytest.raises(CourseError, match=r"there is no notebook .*month_2.ipynb$"):
+        read_notebook(path)
+    path.write_bytes(b"{}\xff")
+    with pytest.raises(CourseError, match=r"byte 2 is not UTF-8$"):
+        read_notebook(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CourseError, match=r"is a directory$"):
+        read_notebook(path)
+
+
+def test_a_full_disk_leaves_the_notebook_as_it_was(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = course / "exercises" / "month_2.ipynb"
+    path.chmod(0o640)
+    before, notebook = path.read_bytes(), read_notebook(path)
+    notebook["cells"].pop()
+
+    def full(file: Path, text: str, **_: str) -> int:
+        file.write_bytes(text[:10].encode())
+        raise OSError(28, "No space left on device", str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            write_notebook(path, notebook)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["month_2.ipynb"]
+    assert write_notebook(path, notebook)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 # --- execution ----------------------------------------------------------------------------------------------------

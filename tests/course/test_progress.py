@@ -45,7 +45,14 @@ def test_what_is_saved_is_loaded(tmp_path_factory, saved: dict[str, ExerciseProg
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "null", '{"version": 99, "exercises": {}}', '{"version": 1, "exercises": {"2.1": {"x": 1}}}'],
+    [
+        *("", "{", "[]", "null", "[" * 100_000, '{"version": 99, "exercises": {}}'),
+        *(
+            f'{{"version": 1, "exercises": {{"2.1": {entry}}}}}'
+            for entry in ('{"x": 1}', "3", '{"hints": "1"}', '{"hints": true}', '{"status": "done"}', '{"passed": 1}')
+        ),
+    ],
+    ids=lambda content: content[:50],
 )
 def test_a_broken_file_is_set_aside_with_a_message(home: Path, capsys: pytest.CaptureFixture, content: str) -> None:
     home.mkdir()
@@ -57,6 +64,24 @@ def test_a_broken_file_is_set_aside_with_a_message(home: Path, capsys: pytest.Ca
         assert kept.name in capsys.readouterr().err
     progress.update("2.1", passed=True)
     assert progress.get("2.1").passed
+
+
+def test_a_folder_of_that_name_is_set_aside_too(home: Path, capsys: pytest.CaptureFixture) -> None:
+    progress.progress_file().mkdir(parents=True)
+    progress.update("2.1", passed=True)
+    assert "It is kept as" in capsys.readouterr().err
+    assert progress.get("2.1").passed
+
+
+def test_a_broken_file_that_cannot_be_set_aside_is_told(
+    home: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    progress.progress_file().write_text("{")
+    monkeypatch.setattr(Path, "replace", lambda path, target: path.joinpath("no", "such").write_text(""))
+    assert progress.load() == {}
+    assert "could not be read" in (told := capsys.readouterr().err)
+    assert "MINIPAGED_HOME" in told
 
 
 def test_writing_leaves_no_temporary_files(home: Path) -> None:

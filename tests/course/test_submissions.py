@@ -9,11 +9,13 @@ import pytest
 
 from minipaged.cli import main
 from minipaged.course.errors import CourseError
+from minipaged.course.notebook_tools import submissions
 from minipaged.course.notebook_tools.answers import ANSWER, cells_by_exercise
 from minipaged.course.notebook_tools.exercises import exercise_notebook
+from minipaged.course.notebook_tools.grade import Grade
 from minipaged.course.notebook_tools.notebook import new_cell, write_notebook
 from minipaged.course.notebook_tools.percent import parse_percent
-from minipaged.course.notebook_tools.submissions import Submission, find_submissions
+from minipaged.course.notebook_tools.submissions import Submission, find_submissions, grade_submission
 from tests.course.test_grade import RIGHT, SOLUTION
 
 STUB = "def num_blocks(num_tokens, block_size):\n    {}\n"
@@ -76,6 +78,26 @@ def test_the_submissions_are_found_at_any_depth(course: Path) -> None:
     assert found[0] == Submission("ada", 2, course / "class" / "ada" / "homework" / "month_2.ipynb")
 
 
+def test_whatever_one_learner_hands_in_the_class_is_graded(
+    course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder or a link to nowhere with a notebook's name, and an error that nobody thought of."""
+    folder, link, odd = (tmp_path / name / "month_2.ipynb" for name in ("folder", "link", "odd"))
+    folder.mkdir(parents=True)
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "nowhere")
+    notes = {"folder": "is a directory", "link": "there is no notebook"}
+    for path in (folder, link):
+        assert_an_error(grade_submission(course, Submission(path.parent.name, 2, path)), notes[path.parent.name])
+    monkeypatch.setattr(submissions, "grade_month", lambda *_: 1 / 0)
+    assert_an_error(grade_submission(course, Submission("odd", 2, odd)), "division by zero")
+
+
+def assert_an_error(grades: list[Grade], note: str) -> None:
+    assert {grade.status for grade in grades} == {"error"}
+    assert all(note in grade.note and "\n" not in grade.note for grade in grades)
+
+
 def test_a_month_handed_in_twice_is_refused_with_both_names(course: Path, tmp_path: Path) -> None:
     for folder in ("first", "second"):
         write_notebook(tmp_path / "ada" / folder / "month_2.ipynb", parse_percent(SOLUTION))
@@ -89,7 +111,7 @@ def test_a_month_handed_in_twice_is_refused_with_both_names(course: Path, tmp_pa
         (["--submissions", "nowhere"], "there is no folder nowhere"),
         (["--submissions", "."], "no FOLDER/LEARNER/month_N.ipynb"),
         (["--submissions", ".", "--memory", "1"], "--memory is 1 GiB; a kernel with torch needs at least 2"),
-        (["--submissions", ".", "--csv", "no/such/x.csv"], "there is no folder no/such"),
+        (["--submissions", ".", "--csv", "no/such/x.csv"], "no FOLDER/LEARNER/month_N.ipynb"),
         (["--csv", "x.csv"], "--csv goes with --submissions"),
         (["--submissions", ".", "--timeout", "0"], "--timeout is 0"),
     ],

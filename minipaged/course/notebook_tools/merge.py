@@ -66,25 +66,27 @@ def _key(cell: Cell) -> str:
 def update_exercises(root: Path) -> list[Path]:
     """Bring exercises/ up to date with solutions/ without losing an answer; returns the files that changed. The old
     notebook is kept beside the new one as month_N.before-update.ipynb."""
-    changed = []
+    planned = []  # all is read before anything is written: a notebook that cannot be read stops it with nothing done
     for solution in sorted(solutions_folder(root).glob("*.ipynb")):
         path = root / "exercises" / solution.name
         generated = exercise_notebook(read_notebook(solution))
+        before = None
         if path.exists():
             before = read_notebook(path)
             same = [(source_of(cell), tags_of(cell)) for cell in before["cells"]]
             generated = merged(generated, before)
             if same == [(source_of(cell), tags_of(cell)) for cell in generated["cells"]]:
                 continue
+        planned.append((path, before, generated))
+    for path, before, generated in planned:
+        if before is not None:
             write_notebook(path.with_suffix(".before-update.ipynb"), before)
         write_notebook(path, generated)
-        changed.append(path)
-    return changed
+    return [path for path, _, _ in planned]
 
 
-def reset_answer(root: Path, month: int, exercise_id: str) -> str:
-    """Put an exercise's answer cell back to its stub; returns the answer that stood there."""
-    path = root / "exercises" / f"month_{month}.ipynb"
+def with_stub(root: Path, path: Path, exercise_id: str) -> tuple[Notebook, str]:
+    """(the notebook with an exercise's answer put back to its stub, that answer). Writes nothing."""
     notebook = read_notebook(path)
     today = exercise_notebook(read_notebook(solutions_folder(root) / path.name))
     stub = cells_by_exercise(today, ANSWER)[exercise_id]
@@ -96,8 +98,7 @@ def reset_answer(root: Path, month: int, exercise_id: str) -> str:
         {**stub, "id": cell.get("id", stub["id"])} if exercise_of(cell, ANSWER) == exercise_id else cell
         for cell in notebook["cells"]
     ]
-    write_notebook(path, notebook)
-    return old
+    return notebook, old
 
 
 def answered(path: Path) -> set[str]:

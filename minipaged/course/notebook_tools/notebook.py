@@ -6,6 +6,8 @@ cell. It is how Jupyter itself writes a file, so that opening and saving changes
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,28 +23,82 @@ METADATA = {
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Raises CourseError, naming the file, for something that is not a notebook of format 4."""
+    """Raises CourseError, naming the file and the way out, for something that is not a notebook of format 4."""
+    path, text = Path(path), ""
+    exercises = path.parent.name == "exercises"
     try:
-        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
-        if notebook["nbformat"] != 4:
-            raise ValueError(f"notebook format {notebook['nbformat']}; the course uses format 4")
-        for cell in notebook["cells"]:
-            cell["cell_type"], cell["source"], cell["metadata"]
+        text = path.read_text(encoding="utf-8")
+        notebook = json.loads(text)
+        what = _problem(notebook)
     except FileNotFoundError:
-        raise CourseError(f"there is no notebook {path}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CourseError(f"{path} is not a notebook that can be read: {error!r}") from error
-    return notebook
+        way_out = "; minipaged update-exercises writes a fresh one" if exercises else ""
+        raise CourseError(f"there is no notebook {path}{way_out}") from None
+    except OSError as error:
+        what = error.strerror.lower()
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start} is not UTF-8"
+    except json.JSONDecodeError as error:
+        what = _conflict(text, path.name) or f"line {error.lineno}, column {error.colno}, is not JSON ({error.msg})"
+    except RecursionError:
+        what = "it nests too deeply"
+    if what is None:
+        return notebook
+    way_out = "; or move it away, and minipaged update-exercises writes a fresh one" if exercises else ""
+    raise CourseError(f"{path} is not a notebook that can be read: {what}{way_out}")
+
+
+def _conflict(text: str, name: str) -> str | None:
+    """Words for the marks that git leaves where both sides of a merge changed a file."""
+    mark = re.search(r"^<{7} ", text, re.MULTILINE)
+    if mark is None:
+        return None
+    line = text.count("\n", 0, mark.start()) + 1
+    return f"line {line} has git's mark of a merge conflict; git checkout --ours {name} takes your side of the merge"
+
+
+def _problem(notebook: Any) -> str | None:
+    """What keeps this from being a notebook of format 4, in words."""
+    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
+        return "it has no list of cells"
+    if notebook.get("nbformat") != 4:
+        return f"its nbformat is {notebook.get('nbformat')!r}; the course uses format 4, in which JupyterLab saves"
+    wrong = next((number for number, cell in enumerate(notebook["cells"], start=1) if not _is_cell(cell)), None)
+    return wrong and f"cell {wrong} has not the form of a notebook's cell"
+
+
+def _is_cell(cell: Any) -> bool:
+    if not isinstance(cell, dict) or not isinstance(cell.get("metadata"), dict):
+        return False
+    metadata, source, outputs = cell["metadata"], cell.get("source"), cell.get("outputs", [])
+    return (
+        cell.get("cell_type") in ("code", "markdown", "raw")
+        and (isinstance(source, str) or _all_are(str, source))
+        and _all_are(str, metadata.get("tags", []))
+        and isinstance(metadata.get("minipaged", {}), dict)
+        and _all_are(dict, outputs)
+        and all(isinstance(output.get("data", {}), dict) for output in outputs)
+    )
+
+
+def _all_are(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
 def write_notebook(path: Path, notebook: Notebook) -> bool:
-    """Write in normal form; says whether the file changed."""
+    """Write in normal form; says whether the file changed. A full disk cannot leave half a notebook."""
     text = dumps(notebook)
-    path = Path(path)
+    path = Path(path).resolve()
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        if path.exists():
+            shutil.copymode(path, new)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
     return True
 
 

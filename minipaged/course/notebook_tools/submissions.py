@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from minipaged.course.errors import CourseError
 from minipaged.course.framework import exercises_of
@@ -60,8 +61,8 @@ def grade_submission(
     """Like `grade_month`; a notebook that cannot be graded at all is an error in each of its exercises."""
     try:
         return grade_month(root, submission.month, submission.path, timeout, memory)
-    except CourseError as error:
-        note = str(error).splitlines()[0]
+    except Exception as error:  # whatever one learner hands in, the class is graded
+        note = (str(error) or type(error).__name__).splitlines()[0]
         return [Grade(one.id, one.title, ERROR, note) for one in exercises_of(submission.month)]
 
 
@@ -87,7 +88,7 @@ def grade_submissions(
 
 
 def write_csv(
-    path: Path,
+    file: TextIO,
     graded: Iterator[tuple[Submission, list[Grade]]],
     tell: Callable[[str], object] = print,
 ) -> int:
@@ -96,16 +97,15 @@ def write_csv(
     Each notebook's rows are in the file before the next one is graded, so that stopping half way loses nothing.
     """
     not_passed = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(COLUMNS)
-        for submission, grades in graded:
-            for grade in grades:
-                who = (submission.learner, submission.month)
-                rows.writerow((*who, grade.exercise, grade.title, grade.status, grade.note))
-            file.flush()
-            not_passed += sum(grade.status != PASSED for grade in grades)
-            tell(f"{submission.learner}, month {submission.month}: {totals(grades)}")
+    rows = csv.writer(file)
+    rows.writerow(COLUMNS)
+    for submission, grades in graded:
+        for grade in grades:
+            who = (submission.learner, submission.month)
+            rows.writerow((*who, grade.exercise, grade.title, grade.status, grade.note))
+        file.flush()
+        not_passed += sum(grade.status != PASSED for grade in grades)
+        tell(f"{submission.learner}, month {submission.month}: {totals(grades)}")
     return not_passed
 
 
