@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 fine, 1 the answer is no (a check failed, a problem was found), 2 a wrong call."""
+    """Returns the exit status: 0 fine, 1 the answer is no (a check failed, a problem was found), 2 a wrong call, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in ELSEWHERE:
         return _run_elsewhere(argv[0], argv[1:])
@@ -38,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"error: {error.filename or 'this machine'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130  # as a shell has it
     return 2
 
 
@@ -104,13 +107,16 @@ def _lab(args: argparse.Namespace) -> int:
     from minipaged.course.errors import CourseError
     from minipaged.course.paths import course_root
 
+    if not 1 <= args.port <= 65535:
+        raise CourseError(f"--port is {args.port}; allowed is 1 to 65535 (8888 is JupyterLab's own)")
     findings = doctor.examine()
     print(doctor.report(findings), flush=True)
     if any(finding.status == doctor.PROBLEM for finding in findings):
         return 1
     root = course_root()
-    if not (root / args.notebook).exists():
-        raise CourseError(f"there is no {args.notebook} in {root}")
+    notebook = Path(os.path.normpath(root / args.notebook))
+    if not notebook.is_file() or not notebook.is_relative_to(root):
+        raise CourseError(f"there is no {args.notebook} in {root}; give a notebook by its path from there")
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--port={args.port}", args.notebook]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and not args.allow_root:
         raise CourseError("you are root, so JupyterLab refuses to start; in a container: minipaged lab --allow-root")

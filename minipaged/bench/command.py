@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from minipaged.bench.output import check_output
+
 # Benchmarks that bring their own command line: main(argv) of these modules.
 OWN_COMMANDS = {
     "attention": "minipaged.attention.bench",
@@ -60,6 +62,8 @@ def bench_kv(argv: Sequence[str]) -> int:
         parser.error("--against and --python go together: name the peer, and the interpreter where it is installed")
     if args.rounds < 1:
         parser.error(f"--rounds is {args.rounds}; it must be at least 1")
+    if args.json:
+        check_output(parser, "--json", args.json, ".json")
     try:
         peer = kv.Peer(args.against, args.python) if args.against else None
     except (OSError, RuntimeError) as error:

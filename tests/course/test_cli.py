@@ -174,15 +174,29 @@ def test_a_disk_that_cannot_be_written_is_no_traceback(
         (["grade", "2", "--timeout", "inf"], "more than 0"),
         (["grade", "2", "--submissions", ".", "--memory", "inf"], "needs at least 2"),
         (["lab", "notebooks/NO_SUCH.ipynb", "--no-browser"], "there is no notebooks/NO_SUCH.ipynb"),
+        (["lab", "notebooks", "--no-browser"], "there is no notebooks in"),
+        (["lab", "/etc/passwd", "--no-browser"], "there is no /etc/passwd in"),
+        (["lab", "../outside.ipynb", "--no-browser"], "there is no ../outside.ipynb in"),
+        (["lab", "--port", "70000", "--no-browser"], "--port is 70000; allowed is 1 to 65535"),
+        (["lab", "--port", "0", "--no-browser"], "--port is 0; allowed is 1 to 65535"),
     ],
 )
 def test_a_wrong_call_says_what_is_right(
     course: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, argv: list[str], words: str
 ) -> None:
     monkeypatch.setattr(doctor, "examine", list)
+    (course.parent / "outside.ipynb").touch()
     status, _, err = run(capsys, *argv)
     assert status == 2
     assert words in err
+
+
+def test_ctrl_c_is_no_traceback(course: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grade, "grade_months", stopped)
+    assert run(capsys, "grade", "2") == (130, "", "stopped\n")
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture) -> None:
