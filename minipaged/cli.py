@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 fine, 1 the answer is no (a check failed, a problem was found), 2 a wrong call, 130 Ctrl-C."""
+    """Returns the exit status: 0 fine, 1 the answer is no (a check failed, a problem was found), 2 a wrong call."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in ELSEWHERE:
         return _run_elsewhere(argv[0], argv[1:])
