@@ -29,6 +29,7 @@ from minipaged.course.canvas import (
 )
 from minipaged.course.charts import number
 from minipaged.course.kernel_trace import Program, Trace
+from minipaged.course.words import counted
 
 # How a row of the cache (one token, one KV head) looks: colour, hatch, words.
 LOOKS = {
@@ -68,7 +69,7 @@ def draw_reads(batch: Case, trace: Trace, program: Program, title: str = "") -> 
         sketch.text(0.15, y, f"{'▶ ' if mine else '   '}table of sequence {s}", weight="bold" if mine else "normal")
         for i, block in enumerate(blocks):
             sketch.number(2.2 + 0.38 * i, y, block, BLACK if mine else GREY)
-        sketch.text(2.2 + 0.38 * len(blocks), y, f"{lengths[s]} token{'s' * (lengths[s] > 1)}", colour="#444444")
+        sketch.text(2.2 + 0.38 * len(blocks), y, counted(lengths[s], "token"), colour="#444444")
     for block in range(num_blocks):
         x, y = 0.15 + wide * (block // rows), pool_top + tall * (block % rows)
         sketch.number(x + 0.2, y + HIGH * num_kv_heads / 2, block, BLACK if now[block].any() else GREY)
@@ -169,8 +170,8 @@ def draw_occupancy(
         working = sum(1 for spans in busy if spans)
         share = sum(lengths) / (multiprocessors * end) if end else 0
         said = (
-            f"{name}: {len(lengths)} programs, {working} of {multiprocessors} multiprocessors work; done after {end} "
-            f"tiles; busy {share:.0%} of the time"
+            f"{name}: {len(lengths)} programs, {working} of {multiprocessors} multiprocessors work; done after "
+            f"{counted(end, 'tile')}; busy {share:.0%} of the time"
         )
         axes[k].set_title(said, fontsize=9, fontweight="normal")
         axes[k].set_ylim(multiprocessors, 0)

@@ -26,6 +26,7 @@ from minipaged.course.figures_month_6 import draw_occupancy, draw_reads
 from minipaged.course.kernel_trace import Trace, trace
 from minipaged.course.slots import draw_slots
 from minipaged.course.widgets import Explorer, Stepper
+from minipaged.course.words import counted
 
 Attend = Callable[..., Tensor]
 
@@ -144,8 +145,7 @@ def draw_splits(sequences: int, context: int) -> Figure:
     with_splits = split_lengths(sequences, context)
     each = len(with_splits) // (sequences * 8)
     cases[f"{each} splits each" if each > 1 else "the rule chooses no splits"] = with_splits
-    several = f"{sequences} sequences" if sequences > 1 else "1 sequence"
-    title = f"{several} of {context} tokens, 8 KV heads, 132 multiprocessors"
+    title = f"{counted(sequences, 'sequence')} of {context} tokens, 8 KV heads, 132 multiprocessors"
     return draw_occupancy(cases, H100["multiprocessors"], sequences, title)
 
 
