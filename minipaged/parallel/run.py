@@ -85,7 +85,7 @@ def run_parallel(
         look: called on every rank at the end with its runner (`.storage`, `.model`, `.num_steps`; on rank 0 also
             `.manager`); what it returns is in the rank's report.
         parts: as LLM's, and "tensor_parallel_attention": a class with the protocol TensorParallelAttention. Classes may
-            come from a notebook cell.
+            come from a notebook cell. They are made once in this process, too, where everything is checked first.
         options: LLM's others: num_blocks, block_size, preemption, …
 
     Raises ParallelSizeError, or what LLM and its generate raise for another setting, a part or a prompt, before any
