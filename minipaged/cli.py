@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument("--badges", type=Path, metavar="FOLDER", help="write a badge a month, month_N.svg, into FOLDER")
     grade.add_argument("--submissions", type=Path, metavar="FOLDER", help="grade a class: a folder a learner")
     grade.add_argument("--csv", type=Path, metavar="FILE", help="with --submissions: where the table goes (grades.csv)")
-    grade.add_argument("--memory", type=float, metavar="GIB", help="with --submissions: memory a notebook may use (8)")
+    grade.add_argument("--memory", type=float, metavar="GIB", help="with --submissions: memory of a process (8)")
     add("update-exercises", _update, "today's exercise notebooks, with your answers kept")
     for name, (_, words) in ELSEWHERE.items():
         commands.add_parser(name, help=words, add_help=False)
@@ -215,6 +215,8 @@ def _grade_submissions(args: argparse.Namespace, root: Path) -> int:
     if not 2 <= memory < math.inf:
         raise CourseError(f"--memory is {memory:g} GiB; a kernel with torch needs at least 2")
     found = submissions.find_submissions(root, args.submissions, args.months)
+    for line in submissions.nothing_from(args.submissions, found):
+        print(line)
     with _opened("--csv", path, "w") as file:
         not_passed = submissions.write_csv(file, submissions.grade_submissions(root, found, args.timeout, memory))
     print(f"{path}: {len(found)} notebooks")

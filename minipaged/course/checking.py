@@ -235,8 +235,9 @@ def hint_text(exercise_id: str, number: int | None = None) -> str:
         raise CourseError(f"exercise {exercise_id} has hints 1 to {len(exercise.hints)}, not {number!r}")
     index = shown if number is None else number - 1
     if index >= len(exercise.hints):
+        solution = solution_of(exercise_id)  # a class's copy may come without it
         progress.update(exercise_id, solution_shown=True)
-        return f"{exercise_id} {exercise.title}: a solution\n\n{solution_of(exercise_id)}"
+        return f"{exercise_id} {exercise.title}: a solution\n\n{solution}"
     if index == shown:
         progress.update(exercise_id, hints=shown + 1)
     return f"{exercise_id} {exercise.title}: hint {index + 1} of {len(exercise.hints)}, {HINT_NAMES[index]}\n\n" + (

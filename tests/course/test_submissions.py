@@ -15,7 +15,7 @@ from minipaged.course.notebook_tools.exercises import exercise_notebook
 from minipaged.course.notebook_tools.grade import Grade
 from minipaged.course.notebook_tools.notebook import new_cell, write_notebook
 from minipaged.course.notebook_tools.percent import parse_percent
-from minipaged.course.notebook_tools.submissions import Submission, find_submissions, grade_submission
+from minipaged.course.notebook_tools.submissions import Submission, find_submissions, grade_submission, nothing_from
 from tests.course.test_grade import RIGHT, SOLUTION
 
 STUB = "def num_blocks(num_tokens, block_size):\n    {}\n"
@@ -24,6 +24,7 @@ ANSWERS = {
     "bo": STUB.format("while True: pass"),
     "chen": STUB.format("import os; os._exit(1)"),
     "dee": STUB.format("return bytearray(100 << 30)"),
+    "gil": "half = 1 / 0  # the check then finds no `num_blocks`, which only follows from it\n",
 }
 WANTED = {
     "ada": ("passed", ""),
@@ -32,12 +33,13 @@ WANTED = {
     "dee": ("error", ""),
     "eve": ("tampered", "a cell gives `check` another meaning"),
     "fay": ("error", "fay"),
+    "gil": ("error", "ZeroDivisionError: division by zero"),
 }
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A course of two exercises, and a class of six in class/."""
+    """A course of two exercises, and a class of seven in class/."""
     root = tmp_path_factory.mktemp("course")
     os.symlink(Path(__file__).parents[2] / "minipaged", root / "minipaged")
     solution = parse_percent(SOLUTION)
@@ -76,6 +78,25 @@ def test_the_submissions_are_found_at_any_depth(course: Path) -> None:
     found = find_submissions(course, course / "class", [])
     assert [one.learner for one in found] == sorted(WANTED)
     assert found[0] == Submission("ada", 2, course / "class" / "ada" / "homework" / "month_2.ipynb")
+
+
+def test_in_a_learners_clone_the_exercises_are_what_counts(tmp_path: Path) -> None:
+    for place in ("exercises", "solutions", "exercises/.ipynb_checkpoints"):
+        write_notebook(tmp_path / "solutions" / place / "month_2.ipynb", parse_percent(SOLUTION))  # also a name
+    assert find_submissions(tmp_path, tmp_path, [2]) == [
+        Submission("solutions", 2, tmp_path / "solutions" / "exercises" / "month_2.ipynb")
+    ]
+
+
+def test_who_handed_in_nothing_under_the_right_name_is_told(tmp_path: Path) -> None:
+    for name in ("ada/month_2.ipynb", "bo/month_2 (1).ipynb", "bo/.ipynb_checkpoints/month_2.ipynb", ".git/x.ipynb"):
+        write_notebook(tmp_path / name, parse_percent(SOLUTION))
+    (tmp_path / "陈 伟").mkdir()
+    (tmp_path / "grades.csv").touch()
+    assert nothing_from(tmp_path, find_submissions(tmp_path, tmp_path, [2])) == [
+        "bo: not graded, for want of a month_N.ipynb (its notebooks: month_2 (1).ipynb)",
+        "陈 伟: not graded, for want of a month_N.ipynb (no notebook)",
+    ]
 
 
 def test_whatever_one_learner_hands_in_the_class_is_graded(

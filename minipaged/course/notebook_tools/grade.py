@@ -100,21 +100,31 @@ def grade_month(
 
 
 def _status(exercise_id: str, notebook: Notebook, run: Run) -> tuple[str, str]:
-    cells = [exercise_of(cell, CHECK) for cell in code_cells(notebook)]
-    if exercise_id not in cells:
+    failure_of = {
+        kind: run.failures.get(number)
+        for number, cell in enumerate(code_cells(notebook))
+        for kind in (ANSWER, CHECK)
+        if exercise_of(cell, kind) == exercise_id
+    }
+    if CHECK not in failure_of:
         return ERROR, "the notebook has no check for it"
-    reported, failure = run.reported.get(exercise_id), run.failures.get(cells.index(exercise_id))
+    reported, failure = run.reported.get(exercise_id), failure_of[CHECK]
     if reported is None and failure is None:
         return TAMPERED, "the check's cell ran, but another check than the course's"
-    if reported is None:
-        raised = re.findall(r"^\w*(?:Error|Exit|Interrupt): .*$", _plain(failure), re.MULTILINE)
-        return ERROR, raised[-1] if raised else "the check did not come to an end"
+    if reported is None:  # where the answer's cell raised, the check's error only follows from it
+        raised = _raised(failure_of.get(ANSWER) or "") or _raised(failure)
+        return ERROR, raised or "the check did not come to an end"
     changed = reported.get("changed", ["an outcome that no check wrote"])
     if changed:
         return TAMPERED, f"the course itself was changed: {', '.join(changed[:3])}"
     if reported["status"] == PASSED and failure is not None:
         return FAILED, "the check's own cell did not pass"
     return reported["status"], reported["error"]
+
+
+def _raised(failure: str) -> str:
+    """The last exception that nbval's words show, in one line."""
+    return next(reversed(re.findall(r"^\w*(?:Error|Exit|Interrupt)(?:: .*)?$", _plain(failure), re.MULTILINE)), "")
 
 
 def _plain(text: str) -> str:

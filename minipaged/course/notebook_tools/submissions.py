@@ -31,7 +31,7 @@ class Submission:
 
 
 def find_submissions(root: Path, folder: Path, wanted: list[int]) -> list[Submission]:
-    """All notebooks of the wanted months, by learner and month.
+    """All notebooks of the wanted months, by learner and month. In a clone of the course, those of `exercises/`.
 
     Raises:
         CourseError: the folder is not there, holds no submission, or one learner has a month twice.
@@ -43,7 +43,7 @@ def find_submissions(root: Path, folder: Path, wanted: list[int]) -> list[Submis
     for path in sorted(folder.glob("*/**/month_*.ipynb")):
         name = _NAME.fullmatch(path.name)
         parts = path.relative_to(folder).parts
-        if name is None or int(name[1]) not in known or ".ipynb_checkpoints" in parts:
+        if name is None or int(name[1]) not in known or {".ipynb_checkpoints", "solutions"} & set(parts[1:]):
             continue
         key = (parts[0], int(name[1]))
         if key in found:
@@ -53,6 +53,17 @@ def find_submissions(root: Path, folder: Path, wanted: list[int]) -> list[Submis
         months = ", ".join(map(str, known))
         raise CourseError(f"no FOLDER/LEARNER/month_N.ipynb in {folder} (months looked for: {months})")
     return [Submission(learner, month, path) for (learner, month), path in found.items()]
+
+
+def nothing_from(folder: Path, found: list[Submission]) -> list[str]:
+    """A line for each learner's folder without a notebook to grade, with the notebooks that it has instead."""
+    lines, graded = [], {one.learner for one in found}
+    for learner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        if learner.name not in graded:
+            names = sorted(path.name for path in learner.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+            has = f"its notebooks: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}" if names else "no notebook"
+            lines.append(f"{learner.name}: not graded, for want of a month_N.ipynb ({has})")
+    return lines
 
 
 def grade_submission(
