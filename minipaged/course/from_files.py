@@ -18,31 +18,35 @@ from minipaged.course.paths import course_root
 def check_from_notebook(exercise_id: str) -> bool:
     """Check the answer saved in exercises/; shows the card, remembers the outcome, says whether it passed."""
     exercise = get_exercise(exercise_id)
-    notebook = read_notebook(course_root() / "exercises" / f"month_{exercise.month}.ipynb")
+    path = course_root() / "exercises" / f"month_{exercise.month}.ipynb"
+    notebook = read_notebook(path)
     answer = cells_by_exercise(notebook, ANSWER).get(exercise_id)
     check = cells_by_exercise(notebook, CHECK).get(exercise_id)
     if answer is None or check is None:
         raise CourseError(
-            f"exercises/month_{exercise.month}.ipynb has lost a cell of {exercise_id}; put it back: "
-            "minipaged update-exercises"
+            f"exercises/{path.name} has lost a cell of {exercise_id}; put it back: minipaged update-exercises"
         )
     namespace: dict[str, object] = {"__name__": "__main__"}
     for number, source in enumerate(setup_sources(notebook), start=1):
         with contextlib.redirect_stdout(io.StringIO()):  # what the given cells print is for the notebook's reader
-            _run(source, f"<set-up cell {number}>", namespace)
+            _run_given(path, source, f"<set-up cell {number}>", namespace)
     try:
         _run(source_of(answer), f"<answer {exercise_id}>", namespace)
     except SyntaxError as error:
-        where = f"line {error.lineno} of your cell:  {(error.text or '').strip()}"
+        where = f"line {error.lineno} of your cell:  {(error.text or '').strip()}" if error.lineno else "your cell"
         outcome = checking.make_outcome(exercise, ERROR, error=f"SyntaxError: {error.msg}", where=where)
         checking.remember_and_show(outcome)
         return False
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         outcome = checking.outcome_of_exception(exercise, None, error)
         checking.remember_and_show(outcome)
         return outcome.passed
     try:
-        _run(source_of(check), f"<check {exercise_id}>", namespace)
+        _run_given(
+            path, source_of(check), f"<check {exercise_id}>", namespace, may_end=(checking.CheckFailed, NameError)
+        )
     except checking.CheckFailed:
         return False
     except NameError as error:
@@ -50,6 +54,30 @@ def check_from_notebook(exercise_id: str) -> bool:
         checking.remember_and_show(checking.make_outcome(exercise, ERROR, error=str(error), do=do))
         return False
     return True
+
+
+def _run_given(
+    path: Path,
+    source: str,
+    name: str,
+    namespace: dict[str, object],
+    may_end: tuple[type[Exception], ...] = (),
+) -> None:
+    """Run a cell that the course gave; it may end with the exceptions of `may_end`.
+
+    Raises:
+        CourseError: it ended otherwise: it is not as it was given, or this environment lacks something.
+    """
+    try:
+        _run(source, name, namespace)
+    except (*may_end, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        first, what = source.strip().split("\n")[0][:60], f"{type(error).__name__}: {error}".rstrip(": ")
+        raise CourseError(
+            f"exercises/{path.name}: the given cell that starts with {first!r} ended with {what}. If it was altered, "
+            "minipaged update-exercises puts it back and keeps your answers; if not, ask minipaged doctor"
+        ) from None
 
 
 def _run(source: str, name: str, namespace: dict[str, object]) -> None:

@@ -12,7 +12,7 @@ from minipaged import cli
 from minipaged.course import doctor, progress
 from minipaged.course.notebook_tools import grade, merge, submissions
 from minipaged.course.notebook_tools.answers import ANSWER, cells_by_exercise, solution_of
-from minipaged.course.notebook_tools.notebook import read_notebook, write_notebook
+from minipaged.course.notebook_tools.notebook import code_cells, read_notebook, tags_of, write_notebook
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,10 +42,11 @@ def run(capsys: pytest.CaptureFixture, *argv: str) -> tuple[int, str, str]:
     return status, out, err
 
 
-def write_answer(course: Path, source: str) -> None:
+def write_answer(course: Path, source: str, tag: str = f"{ANSWER}2.1") -> None:
+    """Into the first cell with this tag."""
     path = course / "exercises" / "month_2.ipynb"
     notebook = read_notebook(path)
-    cells_by_exercise(notebook, ANSWER)["2.1"]["source"] = source
+    next(cell for cell in code_cells(notebook) if tag in tags_of(cell))["source"] = source
     write_notebook(path, notebook)
 
 
@@ -68,6 +69,8 @@ def test_check_reads_the_saved_notebook(course: Path, capsys: pytest.CaptureFixt
         ("def num_blocks(n, b)\n    return 1", "SyntaxError"),
         ("x = 1\ny = 1 / 0", "line 2 of your cell:  y = 1 / 0"),
         ("something_else = 1", "num_blocks"),
+        ("class Odd(BaseException): pass\nraise Odd", "line 2 of your cell:  raise Odd"),
+        ('x = "\0"', "null bytes"),
     ],
 )
 def test_check_shows_what_is_wrong_with_the_cell(
@@ -78,6 +81,45 @@ def test_check_shows_what_is_wrong_with_the_cell(
     assert status == 1
     assert "error" in out
     assert words in out
+
+
+@pytest.mark.parametrize("tag", ["setup", "check-2.1"])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def (", "ended with SyntaxError: invalid syntax"),
+        ("1 / 0", "ended with ZeroDivisionError: division by zero"),
+        ("exit()", "ended with SystemExit: None"),
+        ("check('2.99', 1)", "ended with "),
+        ("import no_such_package", "ended with ModuleNotFoundError: No module named 'no_such_package'"),
+    ],
+)
+def test_a_given_cell_that_was_altered_is_named_and_an_update_puts_it_back(
+    course: Path, capsys: pytest.CaptureFixture, tag: str, source: str, words: str
+) -> None:
+    write_answer(course, solution_of("2.1"))
+    write_answer(course, source, tag)
+    status, out, err = run(capsys, "check", "2.1")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: exercises/month_2.ipynb: the given cell that starts with {source!r} {words}")
+    assert "minipaged update-exercises puts it back and keeps your answers" in err
+    assert len(err.splitlines()) == 1
+    assert run(capsys, "update-exercises")[0] == 0
+    assert run(capsys, "check", "2.1")[0] == 0
+
+
+@pytest.mark.parametrize("argv", [("check", "2.1"), ("reset", "2.1"), ("update-exercises",)], ids=str)
+def test_an_answer_cell_that_was_copied_is_told(
+    course: Path, capsys: pytest.CaptureFixture, argv: tuple[str, ...]
+) -> None:
+    path = course / "exercises" / "month_2.ipynb"
+    notebook = read_notebook(path)
+    notebook["cells"].append(cells_by_exercise(notebook, ANSWER)["2.1"])
+    write_notebook(path, notebook)
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: two cells carry the tag answer-2.1 (a copied cell keeps its tags): delete one")
+    assert read_notebook(path)["cells"] == notebook["cells"]
 
 
 def test_hint_then_status_then_reset(course: Path, capsys: pytest.CaptureFixture) -> None:

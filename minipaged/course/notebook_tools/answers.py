@@ -32,7 +32,10 @@ def cells_by_exercise(notebook: Notebook, kind: str) -> dict[str, Cell]:
         exercise_id = exercise_of(cell, kind)
         if exercise_id is not None:
             if exercise_id in found:
-                raise CourseError(f"two cells carry the tag {kind}{exercise_id}")
+                raise CourseError(
+                    f"two cells carry the tag {kind}{exercise_id} (a copied cell keeps its tags): delete one of them "
+                    "in the notebook, or its tag, and save it"
+                )
             found[exercise_id] = cell
     return found
 
