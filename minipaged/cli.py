@@ -172,7 +172,7 @@ def _grade(args: argparse.Namespace) -> int:
     from minipaged.course.paths import course_root
 
     if not 0 < args.timeout < math.inf:
-        raise CourseError(f"--timeout is {args.timeout:g}; give the seconds that a cell may take, more than 0")
+        raise CourseError(f"--timeout is {args.timeout:g}; give the seconds that a cell may take: a number above 0")
     root = course_root()
     if args.submissions is not None:
         if args.summary or args.badges:
@@ -213,7 +213,7 @@ def _grade_submissions(args: argparse.Namespace, root: Path) -> int:
 
     memory, path = 8.0 if args.memory is None else args.memory, args.csv or Path("grades.csv")
     if not 2 <= memory < math.inf:
-        raise CourseError(f"--memory is {memory:g} GiB; a kernel with torch needs at least 2")
+        raise CourseError(f"--memory is {memory:g} GiB; give a number from 2 upwards: torch needs as much")
     found = submissions.find_submissions(root, args.submissions, args.months)
     for line in submissions.nothing_from(args.submissions, found):
         print(line)

@@ -131,7 +131,7 @@ def test_a_month_handed_in_twice_is_refused_with_both_names(course: Path, tmp_pa
     [
         (["--submissions", "nowhere"], "there is no folder nowhere"),
         (["--submissions", "."], "no FOLDER/LEARNER/month_N.ipynb"),
-        (["--submissions", ".", "--memory", "1"], "--memory is 1 GiB; a kernel with torch needs at least 2"),
+        (["--submissions", ".", "--memory", "1"], "--memory is 1 GiB; give a number from 2 upwards"),
         (["--submissions", ".", "--csv", "no/such/x.csv"], "no FOLDER/LEARNER/month_N.ipynb"),
         (["--csv", "x.csv"], "--csv goes with --submissions"),
         (["--submissions", ".", "--timeout", "0"], "--timeout is 0"),
