@@ -12,9 +12,11 @@ exponential that the compiler can vectorise.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor
 
 from minipaged.attention.cpu_kernels import build_attend, build_write
+from minipaged.attention.cpu_vectors import width_for
 from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.reference import ReferenceBackend, gather
 from minipaged.attention.validate import validate_attend, validate_write
@@ -38,13 +41,13 @@ class CPUBackend(ReferenceBackend):
     name = "cpu"
 
     def write(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-        if not _readable(key, value, k_cache, v_cache):
+        layer = _layer_of(k_cache, v_cache)
+        if layer is None or not _readable(key, value):
             return super().write(key, value, k_cache, v_cache, slot_mapping)
         if self.validate:
             validate_write(key, value, k_cache, v_cache, slot_mapping)
-        kernel, slots = _write_kernel(k_cache.shape[3]), slot_mapping.numpy()
-        for new, target in ((key, k_cache), (value, v_cache)):
-            kernel(new.detach().numpy(), _flat(target), *target.stride()[:3], target.shape[1], slots)
+        new = (key.detach().numpy(), value.detach().numpy())
+        _write_kernel(layer.head_dim)(*new, layer.k, layer.v, layer.block_size, *layer.strides, slot_mapping.numpy())
 
     def attend(
         self,
@@ -55,18 +58,25 @@ class CPUBackend(ReferenceBackend):
         scale: float,
         return_lse: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        if self.validate:
-            validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
-        ours = self.options.only_window and _readable(query, k_cache, v_cache)
-        if not ours or (return_lse and metadata.max_query_len >= LONG_QUERY):
+        layer = _layer_of(k_cache, v_cache)
+        ours = layer is not None and self.options.only_window and _readable(query)
+        if not ours or not isinstance(metadata, AttentionMetadata):
+            return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
+
+        def make_plan() -> _Plan:
+            if self.validate:
+                validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
+            return _Plan(metadata, query, layer, scale, window)
+
+        # The layers of a step differ in their numbers alone: what is found out for the first holds for all.
+        window = self.options.sliding_window
+        plan = metadata._once(("cpu", query.shape, layer.shape, layer.strides, scale, window, self.validate), make_plan)
+        if return_lse and plan.long:
             return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
         query = query.detach()
-        out = np.empty(query.shape, np.float32)
-        lse = np.empty(query.shape[:2], np.float32)
-        window = self.options.sliding_window
-        plan = metadata._once(("cpu_plan", window), lambda: _Plan(metadata, window))
-        if len(plan.rows):
-            _attend_rows(query, k_cache, v_cache, plan, scale, out, lse)
+        out, lse = np.empty(query.shape, np.float32), np.empty(query.shape[:2], np.float32)
+        if plan.jobs:
+            _run_jobs(plan.kernel, plan.jobs, (query.numpy(), layer.k, layer.v, out, lse, *plan.arguments))
         output = torch.from_numpy(out)
         for s, rows, length in plan.long:
             table = metadata.block_tables[s]
@@ -74,67 +84,92 @@ class CPUBackend(ReferenceBackend):
         return (output, torch.from_numpy(lse)) if return_lse else output
 
 
-class _Plan:
-    """How the query tokens of a step are divided: short sequences row by row, long ones each by a copy.
+class _Layer:
+    """One layer's K and V as the kernels read them: flat arrays, and the strides that find a token in them."""
 
-    rows     int64 [R]   the query rows that the Numba kernel takes
-    seqs     int64 [R]   the sequence of each row
-    lengths  int64 [R]   the context before each row, itself included: its position + 1
-    firsts   int64 [R]   the first position that each row sees: 0, or where its sliding window begins
-    long     [(sequence, slice of query rows, seq_len)]
+    def __init__(self, k_cache: Tensor, v_cache: Tensor) -> None:
+        self.shape = k_cache.shape
+        _, self.block_size, self.num_kv_heads, self.head_dim = k_cache.shape
+        self.k, self.v = _flat(k_cache), _flat(v_cache)
+        self.strides = (*k_cache.stride()[:3], *v_cache.stride()[:3])
+        self.addresses = (k_cache.data_ptr(), v_cache.data_ptr())
+
+
+_layers: dict[tuple[int, int], tuple[weakref.ref, weakref.ref, _Layer]] = {}
+
+
+def _layer_of(k_cache: Tensor, v_cache: Tensor) -> _Layer | None:
+    """The layer with these caches, remembered for as long as they live; None where the kernels cannot read them."""
+    name = (id(k_cache), id(v_cache))
+    known = _layers.get(name)
+    if known is not None and known[0]() is k_cache and known[1]() is v_cache:
+        layer = known[2]
+        if layer.shape == k_cache.shape and layer.addresses == (k_cache.data_ptr(), v_cache.data_ptr()):
+            return layer
+    if not _readable(k_cache, v_cache) or k_cache.ndim != 4 or k_cache.shape != v_cache.shape or not k_cache.numel():
+        return None
+    if width_for(k_cache.shape[3]) is None:
+        return None
+    layer = _Layer(k_cache, v_cache)
+    forget = functools.partial(_forget_layer, name)
+    _layers[name] = (weakref.ref(k_cache, forget), weakref.ref(v_cache, forget), layer)
+    return layer
+
+
+def _forget_layer(name: tuple[int, int], gone: weakref.ref) -> None:
+    if name in _layers and gone in _layers[name][:2]:
+        del _layers[name]
+
+
+class _Plan:
+    """What a step asks of the kernel: which rows, in which shares. Long new texts are computed another way.
+
+    kernel, arguments   to be called with a job, this layer's arrays, and the arguments
+    jobs                [(first row, last row, first KV head, last KV head)], for one thread each
+    long                [(sequence, slice of query rows, seq_len)]
     """
 
-    def __init__(self, metadata: AttentionMetadata, window: int | None) -> None:
-        starts = metadata.query_start_loc.numpy().astype(np.int64)
-        seq_lens = metadata.seq_lens.numpy()
-        self.tables = metadata.block_tables.numpy()
-        if metadata.is_decode:  # nothing to divide, nothing to look up: row s is sequence s
-            self.long = []
-            self.rows = self.seqs = np.arange(len(seq_lens))
-            self._see(seq_lens.astype(np.int64), window)
-            return
-        query_lens = np.diff(starts)
-        long = query_lens >= LONG_QUERY
-        self.long = [(int(s), slice(starts[s], starts[s + 1]), int(seq_lens[s])) for s in np.flatnonzero(long)]
-        seqs = np.repeat(np.arange(len(seq_lens)), query_lens)
-        rows = np.arange(starts[-1])
-        keep = ~long[seqs]
-        self.rows, self.seqs = rows[keep], seqs[keep]
-        self._see(seq_lens[self.seqs] - query_lens[self.seqs] + (self.rows - starts[self.seqs]) + 1, window)
-
-    def _see(self, lengths: np.ndarray, window: int | None) -> None:
-        self.lengths = lengths
-        self.firsts = np.maximum(self.lengths - window, 0) if window else np.zeros_like(self.lengths)
-        self.work = np.cumsum(self.lengths - self.firsts)
-
-    def shares(self, num_shares: int) -> list[tuple[int, int]]:
-        """Ranges of rows with about equal work: tokens of context to read, not rows, because lengths differ."""
-        targets = self.work[-1] * np.arange(1, num_shares) / num_shares
-        cuts = np.searchsorted(self.work, targets, side="left") + 1
-        bounds = np.minimum([0, *cuts, len(self.rows)], len(self.rows))
-        return [(int(a), int(b)) for a, b in itertools.pairwise(bounds) if a < b]
+    def __init__(
+        self, metadata: AttentionMetadata, query: Tensor, layer: _Layer, scale: float, window: int | None
+    ) -> None:
+        seq_lens = metadata.seq_lens.numpy().astype(np.int64)
+        if metadata.is_decode:  # row s is sequence s
+            self.long, lengths = [], seq_lens
+            rows = seqs = np.arange(len(seq_lens))
+        else:
+            starts = metadata.query_start_loc.numpy().astype(np.int64)
+            query_lens = np.diff(starts)
+            long = query_lens >= LONG_QUERY
+            self.long = [(int(s), slice(starts[s], starts[s + 1]), int(seq_lens[s])) for s in np.flatnonzero(long)]
+            all_seqs = np.repeat(np.arange(len(seq_lens)), query_lens)
+            rows = np.flatnonzero(~long[all_seqs])
+            seqs = all_seqs[rows]
+            lengths = seq_lens[seqs] - query_lens[seqs] + (rows - starts[seqs]) + 1  # each row's position + 1
+        firsts = np.maximum(lengths - window, 0) if window else np.zeros_like(lengths)
+        self.kernel = _attend_kernel(layer.head_dim, query.shape[1] // layer.num_kv_heads)
+        self.arguments = (
+            metadata.block_tables.numpy(), rows, seqs, firsts, lengths,
+            np.float32(scale), layer.block_size, *layer.strides,
+        )  # fmt: skip
+        self.jobs = list(_jobs(lengths - firsts, layer.num_kv_heads, query.shape[1] * layer.head_dim))
 
 
-def _attend_rows(
-    query: Tensor, k_cache: Tensor, v_cache: Tensor, plan: _Plan, scale: float, out: np.ndarray, lse: np.ndarray
-) -> None:
-    """Run the kernel, shared out over torch's number of threads: by rows, or by KV heads when rows are few."""
-    _, block_size, num_kv_heads, head_dim = k_cache.shape
-    kernel = _attend_kernel(head_dim, query.shape[1] // num_kv_heads)
-    arrays = (
-        query.numpy(), _flat(k_cache), _flat(v_cache), plan.tables, plan.rows, plan.seqs, plan.firsts, plan.lengths,
-        out, lse, np.float32(scale), block_size, *k_cache.stride()[:3], *v_cache.stride()[:3],
-    )  # fmt: skip
-    threads = torch.get_num_threads()
-    if threads == 1 or plan.work[-1] * query.shape[1] * head_dim < THREAD_WORK:
-        kernel(0, len(plan.rows), 0, num_kv_heads, *arrays)
-        return
-    if len(plan.rows) >= 2 * threads:
-        jobs = [(*share, 0, num_kv_heads) for share in plan.shares(threads)]
+def _jobs(lengths: np.ndarray, num_kv_heads: int, row_size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Shares of about equal work, one a thread: by rows, or by KV heads where rows are few.
+
+    Work is the context that is read, not the number of rows, because lengths differ. Little work is not shared out.
+    """
+    num_rows, threads = len(lengths), torch.get_num_threads()
+    if threads == 1 or num_rows == 0 or lengths.sum() * row_size < THREAD_WORK:
+        yield from [(0, num_rows, 0, num_kv_heads)] if num_rows else []
+    elif num_rows >= 2 * threads:
+        work = np.cumsum(lengths)
+        cuts = np.searchsorted(work, work[-1] * np.arange(1, threads) / threads, side="left") + 1
+        bounds = np.minimum([0, *cuts, num_rows], num_rows).tolist()
+        yield from ((a, b, 0, num_kv_heads) for a, b in itertools.pairwise(bounds) if a < b)
     else:
         cuts = np.linspace(0, num_kv_heads, min(threads, num_kv_heads) + 1).astype(int).tolist()
-        jobs = [(0, len(plan.rows), a, b) for a, b in itertools.pairwise(cuts)]
-    _run_jobs([lambda job=job: kernel(*job, *arrays) for job in jobs], threads)
+        yield from ((0, num_rows, a, b) for a, b in itertools.pairwise(cuts))
 
 
 def _attend_long(
@@ -176,6 +211,7 @@ def _readable(*tensors: Tensor) -> bool:
 
 def _flat(cache: Tensor) -> np.ndarray:
     """All memory from the cache's first to its last element, flat: the kernels do the strides themselves."""
+    cache = cache.detach()  # another object on the same memory: the layer shall not keep its cache alive
     if cache.is_contiguous():
         return cache.numpy().reshape(-1)
     extent = 1 + sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride(), strict=True))
@@ -195,13 +231,14 @@ def _write_kernel(head_dim: int) -> Callable:
 _pool: ThreadPoolExecutor | None = None
 
 
-def _run_jobs(jobs: Sequence[Callable[[], None]], threads: int) -> None:
+def _run_jobs(kernel: Callable, jobs: Sequence[tuple[int, int, int, int]], arguments: tuple) -> None:
     """Run the jobs at the same time (the kernels release the interpreter lock), the first one in this thread."""
     global _pool
-    if _pool is None or _pool._max_workers < threads - 1:
-        _pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="minipaged-attention")
-    waiting = [_pool.submit(job) for job in jobs[1:]]
-    jobs[0]()
+    others = len(jobs) - 1
+    if others and (_pool is None or _pool._max_workers < others):
+        _pool = ThreadPoolExecutor(others, thread_name_prefix="minipaged-attention")
+    waiting = [_pool.submit(kernel, *job, *arguments) for job in jobs[1:]]
+    kernel(*jobs[0], *arguments)
     for future in waiting:
         future.result()
 

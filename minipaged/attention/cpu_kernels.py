@@ -10,6 +10,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from minipaged.attention.cpu_vectors import make_adds, make_dots, width_for
+
 TILE = 32  # tokens a step: enough to amortise a softmax update, and its K and V stay in the nearest caches
 CACHE_LINE = 16  # float32 in 64 bytes
 LOG2_E = np.float32(1.4426950408889634)
@@ -79,11 +81,13 @@ def find_slots(table, block_size, start, stop, stride_block, stride_slot, offset
 def build_attend(head_dim: int, group: int) -> Callable:
     """The attention kernel for KV heads of ``head_dim`` that each serve ``group`` query heads."""
     D, G = head_dim, group
+    TOGETHER = 2 if G % 2 == 0 else 1  # query heads that use a K or V vector while it is in a register
+    dots, adds = (make(TOGETHER, width_for(D)) for make in (make_dots, make_adds))
 
     @njit(**OPTIONS)
     def attend(
         first_row, last_row, first_head, last_head,  # this thread's share
-        query, k, v, tables, rows, seqs, firsts, lengths, out, lse, scale, block_size,
+        query, k, v, out, lse, tables, rows, seqs, firsts, lengths, scale, block_size,
         k_stride_block, k_stride_slot, k_stride_head, v_stride_block, v_stride_slot, v_stride_head,
     ):  # fmt: skip
         heads = (last_head - first_head) * G
@@ -124,18 +128,9 @@ def build_attend(head_dim: int, group: int) -> Callable:
                             for d in range(0, D, CACHE_LINE):
                                 prefetch(v, at + v_at[i] + d)
                         at = (first_head + h) * k_stride_head
-                        k0 = k[at + k_at[j] : at + k_at[j] + D]
-                        k1 = k[at + k_at[j + 1] : at + k_at[j + 1] + D]
-                        k2 = k[at + k_at[j + 2] : at + k_at[j + 2] + D]
-                        k3 = k[at + k_at[j + 3] : at + k_at[j + 3] + D]
-                        for x in range(h * G, h * G + G):
-                            s0 = s1 = s2 = s3 = np.float32(0)
-                            for d in range(D):
-                                s0 += q[x, d] * k0[d]
-                                s1 += q[x, d] * k1[d]
-                                s2 += q[x, d] * k2[d]
-                                s3 += q[x, d] * k3[d]
-                            scores[x, j], scores[x, j + 1], scores[x, j + 2], scores[x, j + 3] = s0, s1, s2, s3
+                        k0, k1, k2, k3 = at + k_at[j], at + k_at[j + 1], at + k_at[j + 2], at + k_at[j + 3]
+                        for x in range(h * G, h * G + G, TOGETHER):
+                            dots(q, x, k, k0, k1, k2, k3, scores, j)
 
                 # The online softmax: weights of this tile, correction of what was summed before.
                 for h in range(heads):
@@ -159,14 +154,9 @@ def build_attend(head_dim: int, group: int) -> Callable:
                             for d in range(0, D, CACHE_LINE):
                                 prefetch(k, at + d)
                         at = (first_head + h) * v_stride_head
-                        v0 = v[at + v_at[j] : at + v_at[j] + D]
-                        v1 = v[at + v_at[j + 1] : at + v_at[j + 1] + D]
-                        v2 = v[at + v_at[j + 2] : at + v_at[j + 2] + D]
-                        v3 = v[at + v_at[j + 3] : at + v_at[j + 3] + D]
-                        for x in range(h * G, h * G + G):
-                            w0, w1, w2, w3 = scores[x, j], scores[x, j + 1], scores[x, j + 2], scores[x, j + 3]
-                            for d in range(D):
-                                acc[x, d] += w0 * v0[d] + w1 * v1[d] + w2 * v2[d] + w3 * v3[d]
+                        v0, v1, v2, v3 = at + v_at[j], at + v_at[j + 1], at + v_at[j + 2], at + v_at[j + 3]
+                        for x in range(h * G, h * G + G, TOGETHER):
+                            adds(acc, x, v, v0, v1, v2, v3, scores, j)
 
             for h in range(heads):
                 for d in range(D):
@@ -177,18 +167,23 @@ def build_attend(head_dim: int, group: int) -> Callable:
 
 
 def build_write(head_dim: int) -> Callable:
-    """The kernel that stores new rows of K or V in their slots."""
+    """The kernel that stores new rows of K and V in their slots."""
     D = head_dim
 
     @njit(**OPTIONS)
-    def write(new, cache, stride_block, stride_slot, stride_head, block_size, slots):
+    def write(
+        new_k, new_v, k, v, block_size,
+        k_stride_block, k_stride_slot, k_stride_head, v_stride_block, v_stride_slot, v_stride_head, slots,
+    ):  # fmt: skip
         for t in range(len(slots)):
-            slot = slots[t]
-            if slot < 0:
+            if slots[t] < 0:
                 continue
-            base = slot // block_size * stride_block + slot % block_size * stride_slot
-            for h in range(new.shape[1]):
+            block, offset = divmod(slots[t], block_size)
+            k_at = block * k_stride_block + offset * k_stride_slot
+            v_at = block * v_stride_block + offset * v_stride_slot
+            for h in range(new_k.shape[1]):
                 for d in range(D):
-                    cache[base + h * stride_head + d] = new[t, h, d]
+                    k[k_at + h * k_stride_head + d] = new_k[t, h, d]
+                    v[v_at + h * v_stride_head + d] = new_v[t, h, d]
 
     return write

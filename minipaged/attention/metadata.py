@@ -118,14 +118,16 @@ class AttentionMetadata:
 
     def _once(self, key, compute):
         """``compute()``, once a step: again only after a tensor was replaced or changed in place."""
-        tensors = (self.block_tables, self.seq_lens, self.query_start_loc, self.slot_mapping)
+        tables, lens, starts, slots = self.block_tables, self.seq_lens, self.query_start_loc, self.slot_mapping
         try:
-            state = (*map(id, tensors), *[t._version for t in tensors], self.max_query_len, self.max_seq_len)
-        except RuntimeError:  # inference tensors: torch does not count their changes, so nothing is remembered
+            versions = (tables._version, lens._version, starts._version, slots._version)
+        except (RuntimeError, AttributeError):  # inference tensors count no changes, and what is no tensor is refused
             return compute()
+        state = (id(tables), id(lens), id(starts), id(slots), versions, self.max_query_len, self.max_seq_len)
         if not self._cache_of or self._cache_of[0] != state:
             self._cache.clear()
-            self._cache_of = (state, tensors)  # the tensors are held, so that no other one can get their ids
+            # The tensors are held, so that no other one can get their ids.
+            self._cache_of = (state, (tables, lens, starts, slots))
         if key not in self._cache:
             self._cache[key] = compute()
         return self._cache[key]
@@ -149,10 +151,11 @@ def _whole_numbers(name: str, values: Sequence, dtype: torch.dtype, device: str 
         return torch.empty(0, dtype=dtype, device=device)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} holds {_first_odd(values)!r}, but whole numbers are needed")
-    if array.max() > torch.iinfo(dtype).max or array.min() < torch.iinfo(dtype).min:
+    narrow = array.astype(np.int32 if dtype is torch.int32 else np.int64)
+    if narrow.dtype != array.dtype and (narrow != array).any():
         largest = max(int(array.max()), int(array.min()), key=abs)
         raise ValueError(f"{name} holds {largest}, which does not fit into {dtype}: at most {torch.iinfo(dtype).max}")
-    return torch.from_numpy(array.astype(np.int64)).to(device=device, dtype=dtype)
+    return torch.from_numpy(narrow).to(device)
 
 
 def _first_odd(values: Sequence) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 
 from torch import Tensor
@@ -39,7 +40,7 @@ class AttentionOptions:
                 way_out = "None switches it off" if optional else "1.0 means no scaling"
                 raise ValueError(f"{name} is {value}, but it must be finite and greater than 0 ({way_out})")
 
-    @property
+    @cached_property
     def only_window(self) -> bool:
         """True when nothing is switched on, or the sliding window alone."""
         extras = (self.soft_cap, self.alibi_slopes, self.sinks)

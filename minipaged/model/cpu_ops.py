@@ -12,12 +12,12 @@ from minipaged.attention.cpu_kernels import LOG2_E, OPTIONS, exp2
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
-    _rms_norm(x.numpy(), weight.detach().numpy(), np.float32(eps), out.numpy())
+    rms_norm_rows(x.numpy(), weight.detach().numpy(), np.float32(eps), out.numpy())
     return out
 
 
 @njit(**OPTIONS)
-def _rms_norm(x, weight, eps, out):
+def rms_norm_rows(x, weight, eps, out):
     rows, size = x.shape
     for t in range(rows):
         squares = np.float32(0)
@@ -30,12 +30,12 @@ def _rms_norm(x, weight, eps, out):
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     out = torch.empty((gate_up.shape[0], gate_up.shape[1] // 2))
-    _silu_mul(gate_up.numpy(), out.numpy())
+    silu_mul_rows(gate_up.numpy(), out.numpy())
     return out
 
 
 @njit(**OPTIONS)
-def _silu_mul(gate_up, out):
+def silu_mul_rows(gate_up, out):
     rows, size = out.shape
     for t in range(rows):
         for i in range(size):
@@ -47,12 +47,12 @@ def _silu_mul(gate_up, out):
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty(x.shape)
-    _rotate(x.numpy(), cos.numpy(), sin.numpy(), out.numpy())
+    rotate_rows(x.numpy(), cos.numpy(), sin.numpy(), out.numpy())
     return out
 
 
 @njit(**OPTIONS)
-def _rotate(x, cos, sin, out):
+def rotate_rows(x, cos, sin, out):
     rows, heads, size = x.shape
     half = size // 2
     for t in range(rows):

@@ -12,7 +12,6 @@ What a model has more than Llama (a bias, a norm on queries and keys, a sliding 
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minipaged.attention.reference import dense_attention
@@ -39,6 +38,13 @@ class RMSNorm(nn.Module):
         return ops.rms_norm(x, self.weight, self.eps)
 
 
+class Linear(nn.Linear):
+    """x · weightᵀ + bias, by whichever product is fastest for the number of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+
 class Attention(nn.Module):
     """Causal self-attention with num_heads query heads and num_kv_heads key/value heads.
 
@@ -52,8 +58,8 @@ class Attention(nn.Module):
         self.scale = config.head_dim**-0.5
         self.window = window
         all_heads = config.num_heads + 2 * config.num_kv_heads
-        self.qkv_proj = nn.Linear(config.hidden_size, all_heads * config.head_dim, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.o_bias)
+        self.qkv_proj = Linear(config.hidden_size, all_heads * config.head_dim, bias=config.qkv_bias)
+        self.o_proj = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.o_bias)
         self.has_norms = config.qk_norm
         if config.qk_norm:
             self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
@@ -99,8 +105,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(ops.silu_mul(self.gate_up_proj(x)))
@@ -116,7 +122,20 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
+    @property
+    def is_plain(self) -> bool:
+        """Has it only what `few_rows` computes? Biases may stand in the projection to the heads alone."""
+        attention, mlp = self.self_attn, self.mlp
+        if type(attention) is not Attention or type(mlp) is not MLP or attention.has_norms:
+            return False
+        without_bias = (attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
+        linear = all(type(part) is Linear for part in (attention.qkv_proj, *without_bias))
+        return linear and all(part.bias is None for part in without_bias)
+
     def forward(self, hidden: Tensor, *paged: object) -> Tensor:
+        few_rows = ops.few_rows(self, hidden)
+        if few_rows is not None:
+            return few_rows.forward(hidden, *paged)
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), *paged)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -139,7 +158,7 @@ class LlamaModel(nn.Module):
         self.slides = [config.window(index) is not None for index in range(config.num_layers)]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,7 +194,7 @@ class LlamaModel(nn.Module):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [rows, hidden_size] → logits [rows, vocab_size], fp32."""
         head = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
-        return F.linear(hidden, head.weight).float()
+        return ops.linear(hidden, head.weight, None).float()
 
     def forward_dense(self, token_ids: Tensor) -> Tensor:
         """Logits of whole sequences, without a cache: [T] → [T, vocab_size], or [B, T] → [B, T, vocab_size].

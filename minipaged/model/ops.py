@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from functools import cache
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from minipaged.model.decoder import DecoderLayer
+    from minipaged.model.few_rows import FewRows
+
+FEW_ROWS = 24  # up to here reading the weights takes much of the time, and our own product is the fastest
+SOME_ROWS = range(25, 49)  # here the library is faster with the factors exchanged
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -37,6 +45,23 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return _kernels().rotate(x, cos, sin)
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x · weightᵀ + bias: x [..., K], weight [N, K]."""
+    if x.dim() == 2 and len(x) in SOME_ROWS and x.dtype is torch.float32 and x.is_cpu and not torch.is_grad_enabled():
+        product = torch.mm(weight, x.t()).t().contiguous()
+        return product if bias is None else product.add_(bias)
+    return F.linear(x, weight, bias)
+
+
+def few_rows(layer: DecoderLayer, hidden: Tensor) -> FewRows | None:
+    """The layer in two kernels, where there are few rows and one thread; None: one operation after the other."""
+    if len(hidden) > FEW_ROWS or torch.get_num_threads() > 1 or not _in_one_pass(hidden, 2) or not len(hidden):
+        return None
+    from minipaged.model.few_rows import few_rows as of_layer
+
+    return of_layer(layer) if hidden.is_contiguous() else None
 
 
 def _in_one_pass(x: Tensor, dimensions: int) -> bool:

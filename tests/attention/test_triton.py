@@ -31,12 +31,15 @@ OPTIONS = {
 @st.composite
 def options_for(draw, heads: int):
     """Each option on or off, by itself or with others; the scales are those of an fp8 cache."""
-    by_head = st.lists(st.floats(-2, 2, width=32), min_size=heads, max_size=heads).map(torch.tensor)
+
+    def by_head(least: float) -> st.SearchStrategy[torch.Tensor]:
+        return st.lists(st.floats(least, 2, width=32), min_size=heads, max_size=heads).map(torch.tensor)
+
     scales = st.sampled_from([1.0, 0.25, 0.04])
     return AttentionOptions(
         k_scale=draw(scales), v_scale=draw(scales), soft_cap=draw(st.sampled_from([None, 1.0, 5.0])),
-        alibi_slopes=draw(st.none() | by_head), sliding_window=draw(st.none() | st.integers(1, 45)),
-        sinks=draw(st.none() | by_head),
+        alibi_slopes=draw(st.none() | by_head(0)), sliding_window=draw(st.none() | st.integers(1, 45)),
+        sinks=draw(st.none() | by_head(-2)),
     )  # fmt: skip
 
 

@@ -1,0 +1,164 @@
+"""The two kernels of a decode step give what the layer's own operations give, and see when the layer is changed."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba")
+
+from minipaged.attention import AttentionMetadata, get_backend
+from minipaged.attention.cpu_vectors import make_adds, make_dots, width_for
+from minipaged.kv_cache.storage import KVCacheStorage
+from minipaged.model import LlamaModel, ModelConfig, ops
+from minipaged.model.cpu_products import product
+from minipaged.model.few_rows import _known, few_rows
+
+CONFIG = ModelConfig.from_dict(
+    {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+    }
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_model(**changes) -> LlamaModel:
+    torch.manual_seed(0)
+    model = LlamaModel(replace(CONFIG, **changes))
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.3)
+    return model.requires_grad_(False)
+
+
+def step(model: LlamaModel, rows: int) -> torch.Tensor:
+    """Hidden states of a step in which each of the rows is the newest token of a sequence with some context."""
+    storage = KVCacheStorage(2, 32, 8, 2, 16)
+    generator = torch.Generator().manual_seed(rows)
+    for cache in (*storage.k_cache, *storage.v_cache):
+        cache.normal_(generator=generator)
+    lens = [1 + s % 8 for s in range(rows)]
+    slots = [8 * s + n - 1 for s, n in enumerate(lens)]
+    metadata = AttentionMetadata.build([[s] for s in range(rows)], lens, [1] * rows, slots)
+    tokens = torch.arange(rows) % CONFIG.vocab_size
+    positions = torch.tensor(lens) - 1
+    with torch.inference_mode():
+        return model.forward(tokens, positions, storage, metadata, get_backend("cpu"))
+
+
+def step_by_step(model: LlamaModel, rows: int, monkeypatch) -> torch.Tensor:
+    """The same, one operation after the other."""
+    with monkeypatch.context() as patched:
+        patched.setattr(ops, "few_rows", lambda layer, hidden: None)
+        return step(model, rows)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 24, 25, 30])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_step_equals_its_operations(rows, bias, monkeypatch):
+    model = make_model(qkv_bias=bias)
+    expected = step_by_step(model, rows, monkeypatch)
+    torch.testing.assert_close(step(model, rows), expected, rtol=1e-4, atol=1e-5)
+    assert all(few_rows(layer) is not None for layer in model.layers)
+
+
+@settings(deadline=None, max_examples=30)  # the first example compiles
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6), st.integers(0, 1000))
+def test_product(rows, groups, widths, seed):
+    torch.manual_seed(seed)
+    x, weight = torch.randn(rows, 16 * widths), torch.randn(4 * groups, 16 * widths)
+    out = torch.full((rows, 4 * groups), float("nan"))
+    product(x.numpy(), weight.numpy(), out.numpy())
+    torch.testing.assert_close(out, (x.double() @ weight.double().t()).float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 20, 24, 80, 128])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_vectors_of_any_width(rows, size):
+    import numpy as np
+    from numba import njit
+
+    dots, adds = make_dots(rows, width_for(size)), make_adds(rows, width_for(size))
+
+    @njit
+    def both(a, b, at, out, acc):
+        dots(a, 1, b, at[0], at[1], at[2], at[3], out, 2)
+        adds(acc, 1, b, at[0], at[1], at[2], at[3], out, 2)
+
+    rng = np.random.default_rng(size)
+    a, acc = rng.normal(size=(2, rows + 2, size)).astype(np.float32)
+    b, at = rng.normal(size=7 * size + 3).astype(np.float32), np.array([3, 0, 5 * size + 1, 2 * size])
+    out = np.full((rows + 2, 7), 9, np.float32)
+    before, four = acc.astype(np.float64), np.stack([b[start : start + size] for start in at]).astype(np.float64)
+    both(a, b, at, out, acc)
+    expected = a[1 : 1 + rows] @ four.T
+    np.testing.assert_allclose(out[1 : 1 + rows, 2:6], expected, rtol=1e-4, atol=1e-5)
+    out[1 : 1 + rows, 2:6] = 9
+    assert (out == 9).all()  # nothing else was written
+    np.testing.assert_allclose(acc[1 : 1 + rows], before[1 : 1 + rows] + expected @ four, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(acc[[0, -1]], before[[0, -1]].astype(np.float32))
+
+
+def test_no_vector_fits_an_odd_size():
+    assert [width_for(size) for size in (6, 7, 12, 64)] == [None, None, 4, 16]
+
+
+def test_a_changed_weight_is_seen(monkeypatch):
+    model = make_model()
+    step(model, 2)
+    model.layers[0].mlp.down_proj.weight.mul_(2)  # in place: the same memory
+    torch.testing.assert_close(step(model, 2), step_by_step(model, 2, monkeypatch), rtol=1e-4, atol=1e-5)
+    model.layers[1].mlp.down_proj.weight.data = model.layers[1].mlp.down_proj.weight.data * 3  # other memory
+    torch.testing.assert_close(step(model, 2), step_by_step(model, 2, monkeypatch), rtol=1e-4, atol=1e-5)
+    other = make_model()
+    model.layers[0].mlp = other.layers[1].mlp  # another part
+    torch.testing.assert_close(step(model, 2), step_by_step(model, 2, monkeypatch), rtol=1e-4, atol=1e-5)
+
+
+def test_a_hook_is_called():
+    model, seen = make_model(), []
+    step(model, 1)
+    hook = model.layers[1].mlp.down_proj.register_forward_hook(lambda *call: seen.append(call[2].shape))
+    step(model, 1)
+    assert seen == [(1, 32)]
+    assert few_rows(model.layers[0]) is not None
+    hook.remove()
+    assert few_rows(model.layers[1]) is not None
+
+
+@pytest.mark.parametrize("case", ["norms", "bias", "size", "own part", "bfloat16", "two threads", "gradients"])
+def test_all_else_goes_one_by_one(case):
+    changes = {"norms": {"qk_norm": True}, "bias": {"mlp_bias": True}, "size": {"intermediate_size": 40}}
+    model = make_model(**changes.get(case, {}))
+    layer, hidden = model.layers[0], torch.randn(1, 32)
+    if case == "own part":
+        layer.mlp = torch.nn.Sequential(layer.mlp)
+    if case == "bfloat16":
+        model.to(torch.bfloat16)
+    if case == "two threads":
+        torch.set_num_threads(2)
+    with torch.set_grad_enabled(case == "gradients"):
+        assert ops.few_rows(layer, hidden) is None
+
+
+def test_a_model_that_is_gone_is_forgotten():
+    model = make_model()
+    step(model, 1)
+    layer = weakref.ref(model.layers[0])
+    assert layer() in _known
+    del model
+    gc.collect()
+    assert layer() is None
