@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -25,6 +23,7 @@ import torch
 from torch import Tensor
 
 from minipaged.attention.cpu_kernels import build_attend, build_write
+from minipaged.attention.cpu_threads import Job, run_jobs
 from minipaged.attention.cpu_vectors import width_for
 from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.reference import ReferenceBackend, gather
@@ -76,7 +75,7 @@ class CPUBackend(ReferenceBackend):
         query = query.detach()
         out, lse = np.empty(query.shape, np.float32), np.empty(query.shape[:2], np.float32)
         if plan.jobs:
-            _run_jobs(plan.kernel, plan.jobs, (query.numpy(), layer.k, layer.v, out, lse, *plan.arguments))
+            run_jobs(plan.kernel, plan.jobs, (query.numpy(), layer.k, layer.v, out, lse, *plan.arguments))
         output = torch.from_numpy(out)
         for s, rows, length in plan.long:
             table = metadata.block_tables[s]
@@ -154,7 +153,7 @@ class _Plan:
         self.jobs = list(_jobs(lengths - firsts, layer.num_kv_heads, query.shape[1] * layer.head_dim))
 
 
-def _jobs(lengths: np.ndarray, num_kv_heads: int, row_size: int) -> Iterator[tuple[int, int, int, int]]:
+def _jobs(lengths: np.ndarray, num_kv_heads: int, row_size: int) -> Iterator[Job]:
     """Shares of about equal work, one a thread: by rows, or by KV heads where rows are few.
 
     Work is the context that is read, not the number of rows, because lengths differ. Little work is not shared out.
@@ -226,28 +225,3 @@ def _attend_kernel(head_dim: int, group: int) -> Callable:
 @cache
 def _write_kernel(head_dim: int) -> Callable:
     return build_write(head_dim)
-
-
-_pool: ThreadPoolExecutor | None = None
-
-
-def _run_jobs(kernel: Callable, jobs: Sequence[tuple[int, int, int, int]], arguments: tuple) -> None:
-    """Run the jobs at the same time (the kernels release the interpreter lock), the first one in this thread."""
-    global _pool
-    others = len(jobs) - 1
-    if others and (_pool is None or _pool._max_workers < others):
-        _pool = ThreadPoolExecutor(others, thread_name_prefix="minipaged-attention")
-    waiting = [_pool.submit(kernel, *job, *arguments) for job in jobs[1:]]
-    kernel(*jobs[0], *arguments)
-    for future in waiting:
-        future.result()
-
-
-def _forget_pool() -> None:
-    """A forked child has none of the parent's threads: without this it would wait for them for ever."""
-    global _pool
-    _pool = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -164,6 +164,18 @@ def build_attend(head_dim: int, group: int) -> Callable:
                 lse[row, first_head * G + h] = (m[h] + np.log2(total[h])) * LN_2
 
     return attend
+
+
+def build_attend_shares(attend: Callable) -> Callable:
+    """The attention kernel for several threads: each takes a job (first row, last row, first head, last head)."""
+
+    @njit(**OPTIONS, parallel=True)
+    def attend_shares(jobs, arguments):
+        for i in prange(len(jobs)):
+            first_row, last_row, first_head, last_head = jobs[i]
+            attend(first_row, last_row, first_head, last_head, *arguments)
+
+    return attend_shares
 
 
 def build_write(head_dim: int) -> Callable:

@@ -1,13 +1,17 @@
 """The Numba backend: the same numbers as the truth, from any layout and any number of threads."""
 
+import gc
 import os
+import weakref
 
 import pytest
 import torch
 
 pytest.importorskip("numba")
 
-from minipaged.attention import AttentionMetadata, AttentionOptions, get_backend
+import numba
+
+from minipaged.attention import AttentionMetadata, AttentionOptions, cpu, cpu_threads, get_backend
 from minipaged.attention.window import with_window
 from tests.attention.helpers import TOLERANCE, Batch, make_batch, relative_error
 
@@ -124,3 +128,45 @@ def test_a_forked_child_makes_its_own_threads():
         batch.attend(backend)
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+def test_openmp_and_the_pool_give_the_same(openmp, threads, monkeypatch):
+    monkeypatch.setattr(cpu_threads, "_has_openmp", lambda: openmp)
+    before = numba.get_num_threads()
+    batch = make_batch([50, 60, 7, 80, 33], [1, 3, 1, 1, 2])
+    assert relative_error(batch.attend(get_backend("cpu")), batch.truth()[0]) < 1e-6
+    assert numba.get_num_threads() == before
+
+
+def test_a_changed_batch_gets_a_new_plan():
+    batch = make_batch([20, 33], [1, 1])
+    backend = get_backend("cpu")
+    batch.attend(backend)
+    batch.metadata.seq_lens[1] = 30
+    batch.metadata.block_tables[0, :2] = batch.metadata.block_tables[0, :2].flip(0)
+    tables = [[block for block in row if block >= 0] for row in batch.metadata.block_tables.tolist()]
+    metadata = AttentionMetadata.build(tables, [20, 30], [1, 1], [-1, -1])
+    fresh = Batch(batch.query, batch.k_cache, batch.v_cache, metadata, tables)
+    assert torch.equal(batch.attend(backend), fresh.attend(get_backend("cpu")))
+
+
+def test_a_cache_is_read_anew_when_its_memory_is_another():
+    batch = make_batch([20], [1])
+    backend = get_backend("cpu")
+    batch.attend(backend)
+    moved = Batch(batch.query, batch.k_cache.clone(), batch.v_cache.clone(), batch.metadata, batch.tables)
+    batch.k_cache.data = 2 * batch.k_cache.data
+    assert not torch.equal(batch.attend(backend), moved.attend(backend))
+    assert relative_error(batch.attend(backend), batch.truth()[0]) < 1e-6
+
+
+def test_a_cache_that_is_gone_is_forgotten():
+    batch = make_batch([20], [1])
+    batch.attend(get_backend("cpu"))
+    name, cache = (id(batch.k_cache), id(batch.v_cache)), weakref.ref(batch.k_cache)
+    assert name in cpu._layers
+    del batch
+    gc.collect()
+    assert cache() is None
+    assert name not in cpu._layers
