@@ -119,11 +119,13 @@ def _lab(args: argparse.Namespace) -> int:
         raise CourseError(f"there is no {args.notebook} in {root}; give a notebook by its path from there")
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--port={args.port}", args.notebook]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and not args.allow_root:
-        raise CourseError("you are root, so JupyterLab refuses to start; in a container: minipaged lab --allow-root")
+        typed = sys.argv[0] if Path(sys.argv[0]).name == "minipaged" else "minipaged"  # perhaps .venv/bin/minipaged
+        raise CourseError(f"you are root, so JupyterLab refuses to start; in a container: {typed} lab --allow-root")
     command += ["--no-browser"] if args.no_browser else []
     command += ["--allow-root"] if args.allow_root else []
-    try:
-        return subprocess.run(command, cwd=root, check=False).returncode
+    search = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
+    try:  # in JupyterLab's terminals, too, `minipaged` is this environment's
+        return subprocess.run(command, cwd=root, env={**os.environ, "PATH": search}, check=False).returncode
     except KeyboardInterrupt:  # Ctrl-C is how one leaves JupyterLab
         return 0
 

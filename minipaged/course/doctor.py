@@ -153,8 +153,8 @@ def _course() -> Iterator[Finding]:
     except CourseError as error:
         yield Finding(PROBLEM, str(error), "git clone the course and start inside it")
         return
-    notebooks = len(list((root / "notebooks").glob("*.ipynb")))
-    yield Finding(OK, f"the course's notebooks are in {root} ({notebooks} lessons)")
+    lessons = len(list((root / "notebooks").glob("month_*.ipynb")))
+    yield Finding(OK, f"the course's notebooks are in {root} ({counted(lessons, 'lesson')})")
     tiny = Path(minipaged.__file__).parent / "model" / "tiny"
     missing = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (tiny / name).is_file()]
     if missing:

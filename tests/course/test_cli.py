@@ -307,8 +307,9 @@ def test_a_copy_without_solutions_says_what_needs_them(
 def test_lab_as_root_says_how(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 
-    def start(command: list[str], **_: object) -> subprocess.CompletedProcess:
+    def start(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
         started.append(command)
+        assert Path(env["PATH"].split(os.pathsep)[0], "python").exists(), "a terminal in JupyterLab finds the command"
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(cli.subprocess, "run", start)
