@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from minipaged.attention.cpu_kernels import build_attend, build_write
-from minipaged.attention.cpu_threads import Job, run_jobs
+from minipaged.attention.cpu_threads import run_jobs
 from minipaged.attention.cpu_vectors import width_for
 from minipaged.attention.metadata import AttentionMetadata
 from minipaged.attention.reference import ReferenceBackend, gather
@@ -74,7 +74,7 @@ class CPUBackend(ReferenceBackend):
             return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
         query = query.detach()
         out, lse = np.empty(query.shape, np.float32), np.empty(query.shape[:2], np.float32)
-        if plan.jobs:
+        if len(plan.jobs):
             run_jobs(plan.kernel, plan.jobs, (query.numpy(), layer.k, layer.v, out, lse, *plan.arguments))
         output = torch.from_numpy(out)
         for s, rows, length in plan.long:
@@ -124,7 +124,7 @@ class _Plan:
     """What a step asks of the kernel: which rows, in which shares. Long new texts are computed another way.
 
     kernel, arguments   to be called with a job, this layer's arrays, and the arguments
-    jobs                [(first row, last row, first KV head, last KV head)], for one thread each
+    jobs                int64 [jobs, 4]: (first row, last row, first KV head, last KV head), for one thread each
     long                [(sequence, slice of query rows, seq_len)]
     """
 
@@ -150,10 +150,11 @@ class _Plan:
             metadata.block_tables.numpy(), rows, seqs, firsts, lengths,
             np.float32(scale), layer.block_size, *layer.strides,
         )  # fmt: skip
-        self.jobs = list(_jobs(lengths - firsts, layer.num_kv_heads, query.shape[1] * layer.head_dim))
+        jobs = _jobs(lengths - firsts, layer.num_kv_heads, query.shape[1] * layer.head_dim)
+        self.jobs = np.array(list(jobs), np.int64)
 
 
-def _jobs(lengths: np.ndarray, num_kv_heads: int, row_size: int) -> Iterator[Job]:
+def _jobs(lengths: np.ndarray, num_kv_heads: int, row_size: int) -> Iterator[tuple[int, int, int, int]]:
     """Shares of about equal work, one a thread: by rows, or by KV heads where rows are few.
 
     Work is the context that is read, not the number of rows, because lengths differ. Little work is not shared out.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -19,14 +19,12 @@ import numpy as np
 
 from minipaged.attention.cpu_kernels import build_attend_shares
 
-Job = tuple[int, int, int, int]  # first row, last row, first KV head, last KV head
-
 _pool: ThreadPoolExecutor | None = None
 _was_forked = False
 
 
-def run_jobs(kernel: Callable, jobs: Sequence[Job], arguments: tuple) -> None:
-    """Run the jobs at the same time, the first one in this thread."""
+def run_jobs(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> None:
+    """Run the jobs at the same time: int64 [jobs, 4], each (first row, last row, first KV head, last KV head)."""
     if len(jobs) == 1:
         kernel(*jobs[0], *arguments)
     elif _has_openmp() and not _was_forked:
@@ -35,16 +33,18 @@ def run_jobs(kernel: Callable, jobs: Sequence[Job], arguments: tuple) -> None:
         _run_in_pool(kernel, jobs, arguments)
 
 
-def _run_with_openmp(kernel: Callable, jobs: Sequence[Job], arguments: tuple) -> None:
-    before = numba.get_num_threads()
-    numba.set_num_threads(min(len(jobs), numba.config.NUMBA_NUM_THREADS))
+def _run_with_openmp(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> None:
+    before, wanted = numba.get_num_threads(), min(len(jobs), numba.config.NUMBA_NUM_THREADS)
+    if before != wanted:
+        numba.set_num_threads(wanted)
     try:
-        _shares(kernel)(np.array(jobs), arguments)
+        _shares(kernel)(jobs, arguments)
     finally:
-        numba.set_num_threads(before)
+        if before != wanted:
+            numba.set_num_threads(before)
 
 
-def _run_in_pool(kernel: Callable, jobs: Sequence[Job], arguments: tuple) -> None:
+def _run_in_pool(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> None:
     global _pool
     others = len(jobs) - 1
     if _pool is None or _pool._max_workers < others:

@@ -140,13 +140,13 @@ def test_openmp_and_the_pool_give_the_same(openmp, threads, monkeypatch):
 
 
 def test_a_changed_batch_gets_a_new_plan():
-    batch = make_batch([20, 33], [1, 1])
+    batch = make_batch([32, 33], [1, 1])
     backend = get_backend("cpu")
     batch.attend(backend)
     batch.metadata.seq_lens[1] = 30
     batch.metadata.block_tables[0, :2] = batch.metadata.block_tables[0, :2].flip(0)
     tables = [[block for block in row if block >= 0] for row in batch.metadata.block_tables.tolist()]
-    metadata = AttentionMetadata.build(tables, [20, 30], [1, 1], [-1, -1])
+    metadata = AttentionMetadata.build(tables, [32, 30], [1, 1], [-1, -1])
     fresh = Batch(batch.query, batch.k_cache, batch.v_cache, metadata, tables)
     assert torch.equal(batch.attend(backend), fresh.attend(get_backend("cpu")))
 
