@@ -88,11 +88,14 @@ class Attention(nn.Module):
         """One step over the paged cache: write every new key and value, and only then read.
 
         The order matters: a token attends to the other new tokens of its own request, through the cache.
+        A cache in a wider type than the model's is computed with in its own type.
         """
         query, key, value = self.project(hidden, cos, sin)
+        if k_cache.dtype.itemsize > query.dtype.itemsize:
+            query, key, value = (heads.to(k_cache.dtype) for heads in (query, key, value))
         backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)
         attended = backend.attend(query, k_cache, v_cache, metadata, self.scale)
-        return self.o_proj(attended.flatten(-2))
+        return self.o_proj(attended.flatten(-2).to(hidden.dtype))
 
     def forward_dense(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Whole sequences [B, T, hidden], no cache: position t sees positions 0 … t, or the last `window` of them."""

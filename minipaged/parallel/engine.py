@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from minipaged.attention import AttentionBackend, AttentionMetadata, get_backend
+from minipaged.attention.launch import cache_dtype
 from minipaged.kv_cache.storage import KVCacheStorage
 from minipaged.kv_cache.swap import SwapSpace
 from minipaged.model.config import ModelConfig
@@ -161,7 +162,7 @@ class Follower:
             sizes.block_size,
             config.num_kv_heads,
             config.head_dim,
-            dtype=shard.model.dtype,
+            dtype=cache_dtype(shard.backend, shard.model.dtype),
             device=shard.model.device,
             copy_blocks=shard.backend.copy_blocks,
         )

@@ -15,7 +15,8 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the cache and its reader").add_argument
     add("--attention", default="auto", help=f"attention backend: {', '.join(BACKENDS)}")
     add("--device", default="cpu", help='"cpu" or "cuda"')
-    add("--dtype", choices=DTYPES, default="float32", help="type of weights and KV cache (default float32)")
+    of_dtype = "type of weights and KV cache (default float32, which the cache of --attention cpu always has)"
+    add("--dtype", choices=DTYPES, default="float32", help=of_dtype)
     add("--num-blocks", type=int, help="physical blocks in the pool (default: what the model makes sensible)")
     add("--block-size", type=int, default=16, help="tokens a block (default 16)")
     no_caching = ("--no-prefix-caching", "--no-enable-prefix-caching")  # the second is vLLM's name

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from minipaged.attention import AttentionBackend, get_backend
+from minipaged.attention.launch import cache_dtype
 from minipaged.attention.window import with_window
 from minipaged.kv_cache import BlockPool, BlockTable, KVCacheManager
 from minipaged.kv_cache.storage import KVCacheStorage
@@ -38,6 +39,8 @@ class LLM:
         num_blocks: physical blocks in the pool; None: as many as ``default_num_blocks`` finds sensible.
         block_size: tokens a block.
         attention: "auto", "reference", "triton", "cpu", or a backend of your own.
+        dtype: of the weights and of the KV cache. On a CPU, "auto" and "cpu" keep a float32 cache for 16-bit weights:
+            their kernels read nothing else. It takes twice the memory; None for num_blocks takes that into account.
         enable_prefix_caching: reuse the KV of equal prefixes.
         preemption: "recompute", or "swap" with num_cpu_blocks (None: as many as num_blocks) in host memory and
             num_disk_blocks in a file in swap_folder.
@@ -95,14 +98,15 @@ class LLM:
             self.model, self.tokenizer = load_model(model, dtype, device)
         sizes = self.model.config
         with_window(backend, getattr(sizes, "sliding_window", None))  # a backend that has none is refused here
-        num_blocks = num_blocks or default_num_blocks(sizes, block_size, dtype)
+        cache_type = cache_dtype(backend, dtype)
+        num_blocks = num_blocks or default_num_blocks(sizes, block_size, cache_type)
         storage = KVCacheStorage(
             sizes.num_layers,
             num_blocks,
             block_size,
             sizes.num_kv_heads,
             sizes.head_dim,
-            dtype=dtype,
+            dtype=cache_type,
             device=device,
             copy_blocks=backend.copy_blocks,
         )
@@ -204,7 +208,7 @@ class LLM:
 
 
 def default_num_blocks(sizes, block_size: int, dtype: torch.dtype) -> int:
-    """Enough blocks for four sequences of the model's full length, within 1 GiB."""
+    """Enough blocks for four sequences of the model's full length, within 1 GiB. dtype: of the cache."""
     block_bytes = 2 * sizes.num_layers * block_size * sizes.num_kv_heads * sizes.head_dim * dtype.itemsize
     one_sequence = -(-sizes.max_position_embeddings // block_size)
     return max(2, min(DEFAULT_FULL_SEQUENCES * one_sequence, DEFAULT_CACHE_BYTES // block_bytes))

@@ -203,13 +203,14 @@ def test_what_cannot_start_says_why(capsys, options, word) -> None:
 def test_weights_and_cache_have_the_type_that_was_asked_for(name: str | None) -> None:
     import torch
 
+    from minipaged.attention.launch import cache_dtype
     from minipaged.serving import serve_cli
 
     options = ["--num-blocks", "4", *(["--dtype", name] if name else [])]
     llm = serve_cli._make_llm(serve_cli.build_parser().parse_args(options))
     wanted = getattr(torch, name or "float32")
     assert {weight.dtype for weight in llm.model.parameters()} == {wanted}
-    assert llm.engine.runner.storage.k_cache[0].dtype == wanted
+    assert llm.engine.runner.storage.k_cache[0].dtype == cache_dtype(llm.engine.runner.backend, wanted)
 
 
 @pytest.mark.parametrize("command", ["generate", "serve"])
