@@ -8,6 +8,7 @@ from numba import njit
 from torch import Tensor
 
 from minipaged.attention.cpu_kernels import LOG2_E, OPTIONS, exp2
+from minipaged.model.cpu_products import is_able, product
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -61,3 +62,14 @@ def rotate_rows(x, cos, sin, out):
                 first, second = x[t, h, i], x[t, h, half + i]
                 out[t, h, i] = first * cos[t, 0, i] - second * sin[t, 0, i]
                 out[t, h, half + i] = second * cos[t, 0, half + i] + first * sin[t, 0, half + i]
+
+
+def can_multiply(x: Tensor, weight: Tensor) -> bool:
+    return is_able(*weight.shape) and x.is_contiguous() and weight.is_contiguous()
+
+
+def product_of_rows(x: Tensor, weight: Tensor) -> Tensor:
+    """x · weightᵀ for few rows."""
+    out = torch.empty(len(x), len(weight))
+    product(x.numpy(), weight.detach().numpy(), out.numpy())
+    return out

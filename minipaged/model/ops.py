@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minipaged.model.few_rows import FewRows
 
 FEW_ROWS = 24  # up to here reading the weights takes much of the time, and our own product is the fastest
-SOME_ROWS = range(25, 49)  # here the library is faster with the factors exchanged
+SOME_ROWS = range(FEW_ROWS + 1, 49)  # here the library is faster with the factors exchanged
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -49,19 +49,29 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias: x [..., K], weight [N, K]."""
-    if x.dim() == 2 and len(x) in SOME_ROWS and x.dtype is torch.float32 and x.is_cpu and not torch.is_grad_enabled():
-        product = torch.mm(weight, x.t()).t().contiguous()
-        return product if bias is None else product.add_(bias)
+    if _in_one_pass(x, 2) and weight.dtype is torch.float32:
+        product = None
+        if _are_few(x) and _kernels().can_multiply(x, weight):
+            product = _kernels().product_of_rows(x, weight)
+        elif len(x) in SOME_ROWS:
+            product = torch.mm(weight, x.t()).t().contiguous()
+        if product is not None:
+            return product if bias is None else product.add_(bias)
     return F.linear(x, weight, bias)
 
 
 def few_rows(layer: DecoderLayer, hidden: Tensor) -> FewRows | None:
     """The layer in two kernels, where there are few rows and one thread; None: one operation after the other."""
-    if len(hidden) > FEW_ROWS or torch.get_num_threads() > 1 or not _in_one_pass(hidden, 2) or not len(hidden):
+    if not _in_one_pass(hidden, 2) or not _are_few(hidden) or not hidden.is_contiguous():
         return None
     from minipaged.model.few_rows import few_rows as of_layer
 
-    return of_layer(layer) if hidden.is_contiguous() else None
+    return of_layer(layer)
+
+
+def _are_few(x: Tensor) -> bool:
+    """Few rows for one thread; a library's product uses several."""
+    return 0 < len(x) <= FEW_ROWS and torch.get_num_threads() == 1
 
 
 def _in_one_pass(x: Tensor, dimensions: int) -> bool:

@@ -48,6 +48,15 @@ def test_rotate_reads_a_view_of_packed_heads(rows, heads, half, seed):
     torch.testing.assert_close(*both_ways(ops.rotate, x, cos, sin), rtol=1e-5, atol=1e-6)
 
 
+@settings(deadline=None)  # the first example compiles
+@given(st.sampled_from([1, 3, 24, 25, 48, 49]), st.sampled_from([(4, 16), (12, 32), (6, 16), (8, 20)]), st.booleans())
+def test_linear_with_any_number_of_rows(rows, shape, has_bias):
+    torch.manual_seed(rows)
+    x, weight = torch.randn(rows, shape[1]), torch.randn(shape)
+    bias = torch.randn(shape[0]) if has_bias else None
+    torch.testing.assert_close(*both_ways(ops.linear, x, weight, bias), rtol=1e-5, atol=1e-5)
+
+
 def test_nan_stays_nan():
     x = torch.tensor([[1.0, float("nan"), 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]])
     with torch.inference_mode():
