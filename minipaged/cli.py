@@ -123,11 +123,18 @@ def _lab(args: argparse.Namespace) -> int:
         raise CourseError(f"you are root, so JupyterLab refuses to start; in a container: {typed} lab --allow-root")
     command += ["--no-browser"] if args.no_browser else []
     command += ["--allow-root"] if args.allow_root else []
-    search = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
-    try:  # in JupyterLab's terminals, too, `minipaged` is this environment's
-        return subprocess.run(command, cwd=root, env={**os.environ, "PATH": search}, check=False).returncode
+    try:
+        return subprocess.run(command, cwd=root, env=surroundings_of_lab(), check=False).returncode
     except KeyboardInterrupt:  # Ctrl-C is how one leaves JupyterLab
         return 0
+
+
+def surroundings_of_lab() -> dict[str, str]:
+    """In JupyterLab's terminals `minipaged` is this environment's; long lines of code are wrapped, and no news are
+    asked for. What a learner sets in JupyterLab goes before that."""
+    first = {"PATH": Path(sys.executable).parent, "JUPYTER_CONFIG_PATH": Path(__file__).parent / "course" / "data"}
+    before = {name: os.pathsep.join(filter(None, [str(path), os.environ.get(name)])) for name, path in first.items()}
+    return {**os.environ, **before}
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -13,13 +12,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from minipaged.cli import surroundings_of_lab
 from minipaged.course.notebook_tools.notebook import Notebook, read_notebook, write_notebook
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = {
-    "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
-    "notebook-extension/tracker": '{"windowingMode": "none"}',  # every cell stays in the page
-}
+SETTINGS = {"notebook-extension/tracker": '{"windowingMode": "none"}'}  # every cell stays in the page
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -49,7 +46,8 @@ def running_lab(folder: Path) -> Iterator[tuple[str, str]]:
         "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
         "MINIPAGED_HOME": "minipaged",
     }
-    environment = {**os.environ, "MINIPAGED_COURSE": str(ROOT), **{key: str(home / at) for key, at in places.items()}}
+    own = {"MINIPAGED_COURSE": str(ROOT), **{key: str(home / at) for key, at in places.items()}}
+    environment = {**surroundings_of_lab(), **own}  # the settings are those of `minipaged lab`
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

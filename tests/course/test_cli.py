@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -323,3 +324,13 @@ def test_lab_as_root_says_how(capsys: pytest.CaptureFixture, monkeypatch: pytest
     monkeypatch.setattr(cli.os, "geteuid", lambda: 1000)
     assert run(capsys, "lab")[0] == 0
     assert "--allow-root" not in started[1]
+
+
+def test_labs_settings_are_settings_that_jupyterlab_has() -> None:
+    folder = Path(cli.surroundings_of_lab()["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0], "labconfig")
+    for plugin, ours in json.loads((folder / "default_setting_overrides.json").read_text()).items():
+        schema = Path(sys.prefix, "share/jupyter/lab/schemas", *plugin.split(":")).with_suffix(".json")
+        theirs = json.loads(schema.read_text())["properties"]
+        for name, value in ours.items():
+            assert type(value) is type(theirs[name]["default"]), (plugin, name)
+            assert not isinstance(value, dict) or value.keys() == theirs[name]["default"].keys()
