@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from work import EQUAL_OUTPUT, PROMPT_TOKENS, serve, settings
+from work import EQUAL_OUTPUT, PROMPT_TOKENS, peak_bytes, serve, settings
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
     import minipaged
     from minipaged.serving import LLM, SamplingParams
 
+    imported = peak_bytes()
     blocks = -(-(PROMPT_TOKENS + EQUAL_OUTPUT) // given["block_size"])  # of the longest sequence
     llm = LLM(
         given["folder"],
@@ -30,7 +31,13 @@ def main() -> None:
         params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
         return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params)]
 
-    serve(f"minipaged {minipaged.__version__}", generate)
+    model, storage = llm.model, llm.engine.runner.storage
+    memory = {
+        "weight_bytes": sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())),
+        "pool_bytes": storage.num_bytes,
+        "imported_bytes": imported,
+    }
+    serve(f"minipaged {minipaged.__version__}", generate, memory)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ def measure(
     machine_question: Mapping[str, Any],
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Seconds of every row, round and engine, in alternation; each engine does a row once before, unmeasured.
+    """Seconds of every row, round and engine, in alternation; each engine does every row once before, unmeasured.
 
-    Returns {"seconds": {row: {engine: [...]}}, "same_tokens": {row: {peer: part of the requests}}, and
-    "machine_speed": [what the machine showed before each round]}.
+    Returns {"seconds": {row: {engine: [...]}}, "same_tokens": {row: {peer: part of the requests}}, "memory": {engine:
+    its bytes after it did every row once}, and "machine_speed": [what the machine showed before each round]}.
     """
     seconds: dict[str, dict[str, list[float]]] = {}
     same: dict[str, dict[str, float]] = {}
@@ -51,13 +51,17 @@ def measure(
             for name, outputs in list(first.items())[1:]
         }
         bar.update()
+    # Before the machine is measured: that takes memory in our engine's process.
+    memory = {engine.name: engine.ask(json.dumps({"memory": True})) for engine in engines}
+    for row, asked in rows.items():
+        bar.set_description(row)
         for _ in range(rounds):
             machine.append(engines[0].ask(json.dumps(machine_question)))
             for engine in engines:
                 seconds.setdefault(row, {}).setdefault(engine.name, []).append(engine.ask(json.dumps(asked))["seconds"])
             bar.update()
     bar.close()
-    return {"seconds": seconds, "same_tokens": same, "machine_speed": machine}
+    return {"seconds": seconds, "same_tokens": same, "memory": memory, "machine_speed": machine}
 
 
 def machine_question(config: ModelConfig, batches: Sequence[int], dtype: str) -> dict[str, Any]:
@@ -116,7 +120,25 @@ def table(results: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> 
     for name in names[1:]:
         equal = [results["same_tokens"][row][name] for row in results["seconds"]]
         lines.append(f"requests with the same tokens from {name}: {100 * sum(equal) / len(equal):.0f} %")
-    return "\n".join(lines)
+    return "\n".join([*lines, *memory_lines(results.get("memory", {}))])
+
+
+def memory_lines(memory: Mapping[str, Mapping[str, int | None]]) -> list[str]:
+    """The most memory that each engine's process held, in MB (10⁶ bytes), and what ours is made of."""
+    lines = []
+    for name, found in memory.items():
+        peak = found.get("peak_bytes")
+        if peak is None:  # this system does not say
+            continue
+        line = f"memory of {name}: peak {peak / 1e6:,.0f} MB"
+        if "weight_bytes" in found:
+            weights, pool, imported = (found[f"{what}_bytes"] for what in ("weight", "pool", "imported"))
+            line += (
+                f" = weights {weights / 1e6:,.0f} + pool {pool / 1e6:,.0f} + {(peak - weights - pool) / 1e6:,.0f} for "
+                f"Python, torch and the rest, {imported / 1e6:,.0f} of them before the model was loaded"
+            )
+        lines.append(line)
+    return lines
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -9,7 +9,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 PROMPT_TOKENS = 16
 EQUAL_OUTPUT = 64
@@ -45,16 +46,20 @@ def settings() -> dict:
     return given
 
 
-def serve(name: str, generate: Generate) -> None:
+def serve(name: str, generate: Generate, memory: Mapping[str, int] | None = None) -> None:
     """Answer each line on standard input until it ends.
 
-    {"prompts", "lengths"} -> {"seconds", "outputs"}; {"copy_bytes", "products", "dtype"} -> `measure_machine`.
+    {"prompts", "lengths"} -> {"seconds", "outputs"}; {"copy_bytes", "products", "dtype"} -> `measure_machine`;
+    {"memory"} -> {"peak_bytes", and what `memory` says of an engine that knows where its bytes are}.
     """
     print(json.dumps({"name": name}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         if "copy_bytes" in asked:
             print(json.dumps(measure_machine(**asked)), flush=True)
+            continue
+        if "memory" in asked:
+            print(json.dumps({"peak_bytes": peak_bytes(), **(memory or {})}), flush=True)
             continue
         start = time.perf_counter()
         outputs = generate(asked["prompts"], asked["lengths"])
@@ -63,6 +68,26 @@ def serve(name: str, generate: Generate) -> None:
         if got != asked["lengths"]:  # a faster engine that did less would win
             raise RuntimeError(f"{name} generated {got} tokens instead of {asked['lengths']}")
         print(json.dumps({"seconds": seconds, "outputs": outputs}), flush=True)
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has had resident so far. None where the system does not say (Windows).
+
+    Linux has the figure of this program in a file. `getrusage` is for other systems: on Linux it would count what the
+    process that started this one held at that moment.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = (line.split() for line in status.read_text().splitlines())
+        found = {words[0]: int(words[1]) * 1024 for words in lines if words[0] in ("VmHWM:", "VmRSS:")}
+        if found:
+            return max(found.values())
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def measure_machine(copy_bytes: int, products: Sequence[tuple[int, int, int]], dtype: str) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """`minipaged bench generate`: the same work for all, exact limits, engines that die, and one small run."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from minipaged.bench.generate import run as generate_run
 from minipaged.bench.generate import work
 from minipaged.bench.generate.checkpoint import COMMON, SHAPES, make_checkpoint
 from minipaged.bench.generate.limit import head_weights, layer_weights, least_seconds, products
-from minipaged.bench.generate.run import add_limits, measure, ratio, table
+from minipaged.bench.generate.run import add_limits, measure, memory_lines, ratio, table
 from minipaged.bench.process import PeerProcess
 from minipaged.model import load_model
 from minipaged.model.config import ModelConfig
@@ -121,6 +122,7 @@ def generate(prompts, lengths):
     return [[given["token"]] * (length - cut) for length in lengths]
 if given["how"] == "mute":
     sys.exit(3)
+work.peak_bytes = lambda: 7 * 10**6
 work.measure_machine = lambda **asked: {{"bytes_per_second": 1e6, "operations_per_second": 1e6}}
 work.serve("fake " + given["how"], generate)
 """
@@ -142,11 +144,13 @@ def test_alternation_and_table(tmp_path, folder):
         assert list(columns) == ["fake well", "fake other", "fake equal"]
     assert results["same_tokens"]["batch 1, equal lengths"] == {"fake other": 0.0, "fake equal": 1.0}
     assert len(results["machine_speed"]) == 3 * len(rows)
+    assert results["memory"] == {f"fake {name}": {"peak_bytes": 7 * 10**6} for name in ("well", "other", "equal")}
     add_limits(results, rows, ModelConfig.from_folder(folder), "float32")
     text = table(results, rows)
     assert text.count("batch") == 3
     assert "requests with the same tokens from fake other: 0 %" in text
     assert "0.0 GB/s (copy)" in text
+    assert "memory of fake other: peak 7 MB" in text
 
 
 def test_the_table_in_exact_figures(folder):
@@ -160,6 +164,51 @@ def test_the_table_in_exact_figures(folder):
     line = table(results, rows).splitlines()[1].split()
     assert line[4:] == ["30", "(20–60)", "15", "(15–20)", "2.00", "120", "25", "%"]
     assert ratio([1.0, 2.0, 3.0], [4.0, 4.0, 3.0]) == 2.0
+
+
+def test_memory_in_exact_figures():
+    megabytes = {"peak_bytes": 412, "weight_bytes": 37, "pool_bytes": 3, "imported_bytes": 310}
+    ours = {name: value * 10**6 for name, value in megabytes.items()}
+    assert memory_lines({"ours": ours, "peer": {"peak_bytes": 1_234_000_000}, "windows": {"peak_bytes": None}}) == [
+        "memory of ours: peak 412 MB = weights 37 + pool 3 + 372 for Python, torch and the rest, 310 of them before "
+        "the model was loaded",
+        "memory of peer: peak 1,234 MB",
+    ]
+
+
+def test_the_peak_is_that_of_this_process_and_stays():
+    """64 MB more for a moment are seen afterwards; what the starting process held is not."""
+    program = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import work; before = work.peak_bytes();"
+        "held = bytearray(b'x') * (64 << 20); del held; print(json.dumps([before, work.peak_bytes()]))"
+    )
+    held = bytearray(b"x") * (200 << 20)
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(Path(work.__file__).parent)], capture_output=True, text=True, check=True
+    )
+    before, after = json.loads(ran.stdout)
+    assert len(held) > before
+    assert after >= before + (60 << 20)
+
+
+def test_our_engine_says_where_its_memory_is(folder):
+    """Weights and pool by their own arithmetic; the rest is what Python and its packages take."""
+    settings = {"folder": str(folder), "dtype": "float32", "threads": 1, "block_size": 16, "sequences": 3}
+    rows = work.rows([3], work.PROMPT_TOKENS, 300)
+    with generate_run.start("minipaged", sys.executable, settings) as engine:
+        for asked in rows.values():
+            engine.ask(json.dumps(asked))
+        found = engine.ask(json.dumps({"memory": True}))
+    config = ModelConfig.from_folder(folder)
+    matrices = layer_weights(config) + head_weights(config)
+    norms = (2 * config.num_layers + 1) * config.hidden_size
+    angles = found["weight_bytes"] - 4 * (matrices + norms)  # RoPE's tables, one row a position
+    assert 0 <= angles <= 2 * 8 * config.max_position_embeddings * config.head_dim
+    slots = 3 * 5 * 16  # three sequences of 80 tokens, in blocks of 16
+    assert found["pool_bytes"] == 2 * config.num_layers * slots * config.num_kv_heads * config.head_dim * 4
+    assert found["peak_bytes"] > found["imported_bytes"] > 50 * 10**6
+    rest = found["peak_bytes"] - found["weight_bytes"] - found["pool_bytes"] - found["imported_bytes"]
+    assert rest < 600 * 10**6  # Numba and its compiler; nothing that grows with the model
 
 
 @pytest.mark.parametrize(
