@@ -14,13 +14,10 @@ machine meets both; ``ratio`` is the median of the pairs' ratios. Below 1 means 
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import random
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -322,56 +319,3 @@ def format_rows(rows: list[Row]) -> str:
     ]  # fmt: skip
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
-
-
-def _heads(text: str) -> tuple[int, int]:
-    """ "8/2" → (8, 2): query heads, KV heads. Raises ValueError with the text."""
-    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    if match is None or int(match[1]) % int(match[2]):
-        raise ValueError(
-            f"--heads is {text!r}, but must be query heads/KV heads, the first a multiple of the second, as in 8/2"
-        )
-    return int(match[1]), int(match[2])
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line of ``minipaged bench attention``."""
-    parser = argparse.ArgumentParser(prog="minipaged bench attention", description=__doc__.split("\n")[0])
-    parser.add_argument("work", nargs="*", help="work items such as q2k, 8q1s1k, 2q2k_32q1s1k; default: the tables")
-    parser.add_argument("--device", choices=("cpu", "interpreter", "cuda"), default="cpu")
-    parser.add_argument("--heads", default="8/2", help="query heads/KV heads of the work items (default 8/2)")
-    parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args(argv)
-    try:
-        heads, kv_heads = _heads(arguments.heads)
-        shapes = [(work, heads, kv_heads, arguments.head_dim) for work in arguments.work]
-        for work in arguments.work:
-            parse_work(work)
-        for name in ("head_dim", "threads", "repeats"):
-            if getattr(arguments, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}, but must be at least 1")
-        if arguments.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError(NO_GPU)
-    except ValueError as error:
-        parser.error(str(error))
-    if arguments.device == "cuda" and not shapes:
-        print(json.dumps(bench_gpu(arguments.repeats), indent=2))
-        return 0
-    if arguments.device == "cpu" and not shapes:
-        rows = bench_cpu(repeats=arguments.repeats)
-    else:
-        name = {"cpu": "cpu", "interpreter": "triton", "cuda": "triton"}[arguments.device]
-        place, dtype = ("cuda", torch.bfloat16) if arguments.device == "cuda" else ("cpu", torch.float32)
-        rows = bench_attention(
-            shapes or INTERPRETER_SHAPES, [name], threads=arguments.threads, device=place, dtype=dtype,
-            repeats=arguments.repeats,
-        )  # fmt: skip
-    print(json.dumps([asdict(row) for row in rows], indent=2) if arguments.json else format_rows(rows))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,8 @@ from minipaged.bench.output import check_output
 
 # Benchmarks that bring their own command line: main(argv) of these modules.
 OWN_COMMANDS = {
-    "attention": "minipaged.attention.bench",
+    "attention": "minipaged.bench.attention",
+    "compare": "minipaged.bench.compare",
     "fragmentation": "minipaged.bench.fragmentation",
     "generate": "minipaged.bench.generate",
     "paging": "minipaged.bench.paging",

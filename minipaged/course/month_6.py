@@ -215,7 +215,7 @@ def gpu_table(repeats: int = 30) -> str:
     """
     if not torch.cuda.is_available():
         return "No GPU on this machine: nothing was measured here. With one, this cell runs the benchmark on it."
-    command = [sys.executable, "-m", "minipaged.attention.bench", "--device", "cuda", "--repeats", str(repeats)]
+    command = [sys.executable, "-m", "minipaged", "bench", "attention", "--device", "cuda", "--repeats", str(repeats)]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 

@@ -11,6 +11,7 @@ import torch
 import minipaged  # noqa: F401  decides on Triton's mode before triton is imported
 from minipaged.attention import AttentionMetadata, bench, paged_attention
 from minipaged.attention import bench_gpu_peers as peers
+from minipaged.bench import attention as bench_command
 
 
 def test_work_items():
@@ -58,15 +59,18 @@ def test_what_is_compared_is_the_same(work):
         assert torch.allclose(flat(bench._candidate(name, batch, device)()), truth, atol=1e-5), name
 
 
-def test_rows_and_command_line(capsys):
+def test_rows_and_command_line(capsys, tmp_path):
     (row,) = bench.bench_attention([("2q1s32", 4, 2, 16)], ["cpu"], repeats=3)
     assert row.candidate == "cpu"
     assert row.ms > 0
     assert row.ratio > 0
-    assert bench.main(["2q1s32", "--heads", "4/2", "--head-dim", "16", "--repeats", "2", "--json"]) == 0
-    (printed,) = json.loads(capsys.readouterr().out)
-    assert printed["work"] == "2q1s32"
-    assert bench.main(["q8", "--repeats", "1"]) == 0
+    assert bench_command.main(["2q1s32", "--heads", "4/2", "--head-dim", "16", "--repeats", "2",
+                               "--json", str(tmp_path / "a.json")]) == 0  # fmt: skip
+    assert capsys.readouterr().out.splitlines()[1].startswith("2q1s32")
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert (written["rows"][0]["work"], written["settings"]["repeats"]) == ("2q1s32", 2)
+    assert written["machine"]["torch"]
+    assert bench_command.main(["q8", "--repeats", "1"]) == 0
     assert "ratio" in capsys.readouterr().out
 
 
@@ -83,7 +87,7 @@ def test_rows_and_command_line(capsys):
 )
 def test_arguments_that_cannot_be(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        bench.main(arguments)
+        bench_command.main(arguments)
     assert message in capsys.readouterr().err
 
 
@@ -93,7 +97,7 @@ def test_gpu_table_says_when_there_is_none(capsys):
         bench.bench_gpu()
     for arguments in ([], ["q8"]):
         with pytest.raises(SystemExit):
-            bench.main([*arguments, "--device", "cuda"])
+            bench_command.main([*arguments, "--device", "cuda"])
         assert "torch finds no GPU on this machine: use --device cpu" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ def test_help_is_on_stdout(capsys: pytest.CaptureFixture) -> None:
     assert ("kv" in out, err) == (True, "")
 
 
-@pytest.mark.parametrize("name", ["kv", "fragmentation", "generate", "paging"])
+@pytest.mark.parametrize("name", ["kv", "attention", "fragmentation", "generate", "paging"])
 @pytest.mark.parametrize(
     ("place", "words"),
     [("no/such/x.json", "a file in a folder that exists"), (".", "a file name that ends in .json")],
