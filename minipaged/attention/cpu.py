@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minipaged.attention.cpu_kernels import build_attend, build_write
+from minipaged.attention.cpu_kernels import build_write
 from minipaged.attention.cpu_threads import run_jobs
 from minipaged.attention.cpu_vectors import width_for
 from minipaged.attention.metadata import AttentionMetadata
@@ -75,7 +75,7 @@ class CPUBackend(ReferenceBackend):
         query = query.detach()
         out, lse = np.empty(query.shape, np.float32), np.empty(query.shape[:2], np.float32)
         if len(plan.jobs):
-            run_jobs(plan.kernel, plan.jobs, (query.numpy(), layer.k, layer.v, out, lse, *plan.arguments))
+            run_jobs(*plan.kernel, plan.jobs, (query.numpy(), layer.k, layer.v, out, lse, *plan.arguments))
         output = torch.from_numpy(out)
         for s, rows, length in plan.long:
             table = metadata.block_tables[s]
@@ -123,7 +123,8 @@ def _forget_layer(name: tuple[int, int], gone: weakref.ref) -> None:
 class _Plan:
     """What a step asks of the kernel: which rows, in which shares. Long new texts are computed another way.
 
-    kernel, arguments   to be called with a job, this layer's arrays, and the arguments
+    kernel              (head size, query heads of a KV head): which kernel
+    arguments           what it gets behind this layer's arrays
     jobs                int64 [jobs, 4]: (first row, last row, first KV head, last KV head), for one thread each
     long                [(sequence, slice of query rows, seq_len)]
     """
@@ -145,7 +146,7 @@ class _Plan:
             seqs = all_seqs[rows]
             lengths = seq_lens[seqs] - query_lens[seqs] + (rows - starts[seqs]) + 1  # each row's position + 1
         firsts = np.maximum(lengths - window, 0) if window else np.zeros_like(lengths)
-        self.kernel = _attend_kernel(layer.head_dim, query.shape[1] // layer.num_kv_heads)
+        self.kernel = (layer.head_dim, query.shape[1] // layer.num_kv_heads)
         self.arguments = (
             metadata.block_tables.numpy(), rows, seqs, firsts, lengths,
             np.float32(scale), layer.block_size, *layer.strides,
@@ -216,11 +217,6 @@ def _flat(cache: Tensor) -> np.ndarray:
         return cache.numpy().reshape(-1)
     extent = 1 + sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride(), strict=True))
     return cache.as_strided((extent,), (1,)).numpy()
-
-
-@cache
-def _attend_kernel(head_dim: int, group: int) -> Callable:
-    return build_attend(head_dim, group)
 
 
 @cache

@@ -10,7 +10,7 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minipaged.attention.cpu_vectors import make_adds, make_dots, width_for
+from minipaged.attention.cpu_vectors import adds, dots, width_for
 
 TILE = 32  # tokens a step: enough to amortise a softmax update, and its K and V stay in the nearest caches
 CACHE_LINE = 16  # float32 in 64 bytes
@@ -78,104 +78,98 @@ def find_slots(table, block_size, start, stop, stride_block, stride_slot, offset
             index, offset = index + 1, 0
 
 
-def build_attend(head_dim: int, group: int) -> Callable:
-    """The attention kernel for KV heads of ``head_dim`` that each serve ``group`` query heads."""
+def build_attend(head_dim: int, group: int, parallel: bool = False) -> Callable:
+    """The attention kernel for KV heads of ``head_dim`` that each serve ``group`` query heads.
+
+    It does jobs: int64 [jobs, 4], each (first row, last row, first KV head, last KV head). If it is ``parallel``, each
+    has a thread of its own, as far as there are some.
+    """
     D, G = head_dim, group
     TOGETHER = 2 if G % 2 == 0 else 1  # query heads that use a K or V vector while it is in a register
-    dots, adds = (make(TOGETHER, width_for(D)) for make in (make_dots, make_adds))
+    WIDTH = width_for(D)
 
-    @njit(**OPTIONS)
     def attend(
-        first_row, last_row, first_head, last_head,  # this thread's share
-        query, k, v, out, lse, tables, rows, seqs, firsts, lengths, scale, block_size,
+        jobs, query, k, v, out, lse, tables, rows, seqs, firsts, lengths, scale, block_size,
         k_stride_block, k_stride_slot, k_stride_head, v_stride_block, v_stride_slot, v_stride_head,
     ):  # fmt: skip
-        heads = (last_head - first_head) * G
-        q = np.empty((heads, D), np.float32)
-        scores = np.zeros((heads, TILE), np.float32)
-        m = np.empty(heads, np.float32)
-        total = np.empty(heads, np.float32)
-        acc = np.empty((heads, D), np.float32)
-        k_at, k_next, v_at = np.zeros(TILE, np.int64), np.zeros(TILE, np.int64), np.zeros(TILE, np.int64)
+        for job in prange(len(jobs)):
+            first_row, last_row, first_head, last_head = jobs[job]
+            heads = (last_head - first_head) * G
+            q = np.empty((heads, D), np.float32)
+            scores = np.zeros((heads, TILE), np.float32)
+            m = np.empty(heads, np.float32)
+            total = np.empty(heads, np.float32)
+            acc = np.empty((heads, D), np.float32)
+            k_at, k_next, v_at = np.zeros(TILE, np.int64), np.zeros(TILE, np.int64), np.zeros(TILE, np.int64)
 
-        for r in range(first_row, last_row):
-            row, table, first, length = rows[r], tables[seqs[r]], firsts[r], lengths[r]
-            for h in range(heads):
-                for d in range(D):  # 2^(x · log₂ e) is e^x: the factor goes into q, once
-                    q[h, d] = query[row, first_head * G + h, d] * scale * LOG2_E
-            m[:] = -np.inf
-            total[:] = 0
-            acc[:] = 0
-            find_slots(table, block_size, first, min(first + TILE, length), k_stride_block, k_stride_slot, k_next)
-
-            for start in range(first, length, TILE):
-                stop = min(start + TILE, length)
-                count = stop - start
-                k_at, k_next = k_next, k_at
-                find_slots(table, block_size, stop, min(stop + TILE, length), k_stride_block, k_stride_slot, k_next)
-                find_slots(table, block_size, start, stop, v_stride_block, v_stride_slot, v_at)
-
-                # Four tokens at a time: what they share is then loaded once for four. The last four are filled up
-                # with the last token, at weight 0: never with a slot that may be unwritten.
-                for j in range(count, (count + 3) // 4 * 4):
-                    k_at[j], v_at[j] = k_at[count - 1], v_at[count - 1]
-
-                # Scores, for all heads of a token, because they lie side by side in memory.
-                for j in range(0, count, 4):
-                    for h in range(last_head - first_head):
-                        at = (first_head + h) * v_stride_head
-                        for i in range(j, j + 4):
-                            for d in range(0, D, CACHE_LINE):
-                                prefetch(v, at + v_at[i] + d)
-                        at = (first_head + h) * k_stride_head
-                        k0, k1, k2, k3 = at + k_at[j], at + k_at[j + 1], at + k_at[j + 2], at + k_at[j + 3]
-                        for x in range(h * G, h * G + G, TOGETHER):
-                            dots(q, x, k, k0, k1, k2, k3, scores, j)
-
-                # The online softmax: weights of this tile, correction of what was summed before.
+            for r in range(first_row, last_row):
+                row, table, first, length = rows[r], tables[seqs[r]], firsts[r], lengths[r]
                 for h in range(heads):
-                    m_new = largest(m[h], scores[h, :count])
-                    correction = exp2(m[h] - m_new)
-                    tile_total = np.float32(0)
-                    for j in range(count):
-                        scores[h, j] = exp2(scores[h, j] - m_new)
-                        tile_total += scores[h, j]
-                    m[h] = m_new
-                    total[h] = total[h] * correction + tile_total
+                    for d in range(D):  # 2^(x · log₂ e) is e^x: the factor goes into q, once
+                        q[h, d] = query[row, first_head * G + h, d] * scale * LOG2_E
+                m[:] = -np.inf
+                total[:] = 0
+                acc[:] = 0
+                find_slots(table, block_size, first, min(first + TILE, length), k_stride_block, k_stride_slot, k_next)
+
+                for start in range(first, length, TILE):
+                    stop = min(start + TILE, length)
+                    count = stop - start
+                    k_at, k_next = k_next, k_at
+                    find_slots(table, block_size, stop, min(stop + TILE, length), k_stride_block, k_stride_slot, k_next)
+                    find_slots(table, block_size, start, stop, v_stride_block, v_stride_slot, v_at)
+
+                    # Four tokens at a time: what they share is then loaded once for four. The last four are filled up
+                    # with the last token, at weight 0: never with a slot that may be unwritten.
+                    for j in range(count, (count + 3) // 4 * 4):
+                        k_at[j], v_at[j] = k_at[count - 1], v_at[count - 1]
+
+                    # Scores, for all heads of a token, because they lie side by side in memory.
+                    for j in range(0, count, 4):
+                        for h in range(last_head - first_head):
+                            at = (first_head + h) * v_stride_head
+                            for i in range(j, j + 4):
+                                for d in range(0, D, CACHE_LINE):
+                                    prefetch(v, at + v_at[i] + d)
+                            at = (first_head + h) * k_stride_head
+                            k0, k1, k2, k3 = at + k_at[j], at + k_at[j + 1], at + k_at[j + 2], at + k_at[j + 3]
+                            for x in range(h * G, h * G + G, TOGETHER):
+                                dots(TOGETHER, WIDTH, q, x, k, k0, k1, k2, k3, scores, j)
+
+                    # The online softmax: weights of this tile, correction of what was summed before.
+                    for h in range(heads):
+                        m_new = largest(m[h], scores[h, :count])
+                        correction = exp2(m[h] - m_new)
+                        tile_total = np.float32(0)
+                        for j in range(count):
+                            scores[h, j] = exp2(scores[h, j] - m_new)
+                            tile_total += scores[h, j]
+                        m[h] = m_new
+                        total[h] = total[h] * correction + tile_total
+                        for d in range(D):
+                            acc[h, d] *= correction
+
+                    scores[:, count:] = 0
+                    # Values.
+                    for j in range(0, count, 4):
+                        for h in range(last_head - first_head):
+                            for i in range(j, j + 4):
+                                at = k_next[i] + (first_head + h) * k_stride_head
+                                for d in range(0, D, CACHE_LINE):
+                                    prefetch(k, at + d)
+                            at = (first_head + h) * v_stride_head
+                            v0, v1, v2, v3 = at + v_at[j], at + v_at[j + 1], at + v_at[j + 2], at + v_at[j + 3]
+                            for x in range(h * G, h * G + G, TOGETHER):
+                                adds(TOGETHER, WIDTH, acc, x, v, v0, v1, v2, v3, scores, j)
+
+                for h in range(heads):
                     for d in range(D):
-                        acc[h, d] *= correction
+                        out[row, first_head * G + h, d] = acc[h, d] / total[h]
+                    lse[row, first_head * G + h] = (m[h] + np.log2(total[h])) * LN_2
 
-                scores[:, count:] = 0
-                # Values.
-                for j in range(0, count, 4):
-                    for h in range(last_head - first_head):
-                        for i in range(j, j + 4):
-                            at = k_next[i] + (first_head + h) * k_stride_head
-                            for d in range(0, D, CACHE_LINE):
-                                prefetch(k, at + d)
-                        at = (first_head + h) * v_stride_head
-                        v0, v1, v2, v3 = at + v_at[j], at + v_at[j + 1], at + v_at[j + 2], at + v_at[j + 3]
-                        for x in range(h * G, h * G + G, TOGETHER):
-                            adds(acc, x, v, v0, v1, v2, v3, scores, j)
-
-            for h in range(heads):
-                for d in range(D):
-                    out[row, first_head * G + h, d] = acc[h, d] / total[h]
-                lse[row, first_head * G + h] = (m[h] + np.log2(total[h])) * LN_2
-
-    return attend
-
-
-def build_attend_shares(attend: Callable) -> Callable:
-    """The attention kernel for several threads: each takes a job (first row, last row, first head, last head)."""
-
-    @njit(**OPTIONS, parallel=True)
-    def attend_shares(jobs, arguments):
-        for i in prange(len(jobs)):
-            first_row, last_row, first_head, last_head = jobs[i]
-            attend(first_row, last_row, first_head, last_head, *arguments)
-
-    return attend_shares
+    if parallel:
+        attend.__qualname__ += "_parallel"  # Numba keeps what it compiled by name, and this is not the same
+    return njit(**OPTIONS, parallel=parallel)(attend)
 
 
 def build_write(head_dim: int) -> Callable:

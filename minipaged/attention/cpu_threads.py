@@ -17,20 +17,20 @@ from functools import cache
 import numba
 import numpy as np
 
-from minipaged.attention.cpu_kernels import build_attend_shares
+from minipaged.attention.cpu_kernels import build_attend
 
 _pool: ThreadPoolExecutor | None = None
 _was_forked = False
 
 
-def run_jobs(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> None:
-    """Run the jobs at the same time: int64 [jobs, 4], each (first row, last row, first KV head, last KV head)."""
+def run_jobs(head_dim: int, group: int, jobs: np.ndarray, arguments: tuple) -> None:
+    """Run the attention kernel's jobs (see ``build_attend``) at the same time, on one thread each."""
     if len(jobs) == 1:
-        kernel(*jobs[0], *arguments)
+        _kernel(head_dim, group)(jobs, *arguments)
     elif _has_openmp() and not _was_forked:
-        _run_with_openmp(kernel, jobs, arguments)
+        _run_with_openmp(_kernel(head_dim, group, parallel=True), jobs, arguments)
     else:
-        _run_in_pool(kernel, jobs, arguments)
+        _run_in_pool(_kernel(head_dim, group), jobs, arguments)
 
 
 def _run_with_openmp(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> None:
@@ -38,7 +38,7 @@ def _run_with_openmp(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> No
     if before != wanted:
         numba.set_num_threads(wanted)
     try:
-        _shares(kernel)(jobs, arguments)
+        kernel(jobs, *arguments)
     finally:
         if before != wanted:
             numba.set_num_threads(before)
@@ -49,15 +49,15 @@ def _run_in_pool(kernel: Callable, jobs: np.ndarray, arguments: tuple) -> None:
     others = len(jobs) - 1
     if _pool is None or _pool._max_workers < others:
         _pool = ThreadPoolExecutor(others, thread_name_prefix="minipaged-attention")
-    waiting = [_pool.submit(kernel, *job, *arguments) for job in jobs[1:]]
-    kernel(*jobs[0], *arguments)
+    waiting = [_pool.submit(kernel, jobs[i : i + 1], *arguments) for i in range(1, len(jobs))]
+    kernel(jobs[:1], *arguments)  # the first one in this thread
     for future in waiting:
         future.result()
 
 
 @cache
-def _shares(kernel: Callable) -> Callable:
-    return build_attend_shares(kernel)
+def _kernel(head_dim: int, group: int, parallel: bool = False) -> Callable:
+    return build_attend(head_dim, group, parallel)
 
 
 @cache

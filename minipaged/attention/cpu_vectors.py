@@ -11,9 +11,8 @@ the vectors into what it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 
 from llvmlite import ir
 from numba import types
@@ -30,68 +29,56 @@ def width_for(size: int) -> int | None:
     return next((width for width in (16, 8, 4) if size % width == 0), None)
 
 
-@cache
-def make_dots(rows: int, width: int) -> Callable:
-    """dots(a, row, b, b0, b1, b2, b3, out, column): out[row + r, column + t] = a[row + r] · (the row of b at b_t).
+@intrinsic(prefer_literal=True)
+def dots(typing, rows, width, a, row, b, b0, b1, b2, b3, out, column):
+    """out[row + r, column + t] = a[row + r] · (the row of b at b_t).
 
     r counts ``rows`` rows of ``a``, t the four rows of ``b``, which is flat. ``a`` and ``out`` are two-dimensional and
-    contiguous. A row is as long as those of ``a``, a multiple of ``width``.
+    contiguous. A row is as long as those of ``a``, a multiple of ``width``. rows and width are constants.
     """
 
-    @intrinsic
-    def dots(typing, a, row, b, b0, b1, b2, b3, out, column):
-        def codegen(context, builder, signature, args):
-            emit = _Emitter(context, builder, signature, args, width)
-            size = emit.row_length(0)
-            a_at = emit.row_starts(0, emit.index(1), rows)
-            b_at = [emit.index(3 + t) for t in range(B_ROWS)]
-            sums = [[emit.zeros() for _ in b_at] for _ in a_at]
-            with emit.each_vector(size) as d:
-                a_vectors = [emit.load(0, at, d) for at in a_at]
-                for t, at in enumerate(b_at):
-                    b_vector = emit.load(2, at, d)
-                    for r, a_vector in enumerate(a_vectors):
-                        total = emit.multiply_add(a_vector, b_vector, builder.load(sums[r][t]))
-                        builder.store(total, sums[r][t])
-            for r, out_at in enumerate(emit.row_starts(7, emit.index(1), rows)):
-                emit.store(7, out_at, emit.index(8), emit.four_sums([builder.load(s) for s in sums[r]]))
-            return context.get_dummy_value()
+    def codegen(context, builder, signature, args):
+        emit = _Emitter(context, builder, signature, args, width.literal_value)
+        a_at = emit.row_starts(2, emit.index(3), rows.literal_value)
+        b_at = [emit.index(5 + t) for t in range(B_ROWS)]
+        sums = [[emit.zeros() for _ in b_at] for _ in a_at]
+        with emit.each_vector(emit.row_length(2)) as d:
+            a_vectors = [emit.load(2, at, d) for at in a_at]
+            for t, at in enumerate(b_at):
+                b_vector = emit.load(4, at, d)
+                for r, a_vector in enumerate(a_vectors):
+                    total = emit.multiply_add(a_vector, b_vector, builder.load(sums[r][t]))
+                    builder.store(total, sums[r][t])
+        for r, out_at in enumerate(emit.row_starts(9, emit.index(3), rows.literal_value)):
+            emit.store(9, out_at, emit.index(10), emit.four_sums([builder.load(s) for s in sums[r]]))
+        return context.get_dummy_value()
 
-        return types.void(a, row, b, b0, b1, b2, b3, out, column), codegen
-
-    return dots
+    return types.void(rows, width, a, row, b, b0, b1, b2, b3, out, column), codegen
 
 
-@cache
-def make_adds(rows: int, width: int) -> Callable:
-    """adds(acc, row, b, b0, b1, b2, b3, weights, column): acc[row + r] += Σₜ weights[row + r, column + t] · (b at b_t).
+@intrinsic(prefer_literal=True)
+def adds(typing, rows, width, acc, row, b, b0, b1, b2, b3, weights, column):
+    """acc[row + r] += Σₜ weights[row + r, column + t] · (the row of b at b_t).
 
-    The arguments are those of ``make_dots``, with ``acc`` in the place of ``a`` and ``weights`` in that of ``out``.
+    The arguments are those of ``dots``, with ``acc`` in the place of ``a`` and ``weights`` in that of ``out``.
     """
 
-    @intrinsic
-    def adds(typing, acc, row, b, b0, b1, b2, b3, weights, column):
-        def codegen(context, builder, signature, args):
-            emit = _Emitter(context, builder, signature, args, width)
-            size = emit.row_length(0)
-            acc_at = emit.row_starts(0, emit.index(1), rows)
-            b_at = [emit.index(3 + t) for t in range(B_ROWS)]
-            weights = [
-                [emit.spread(7, at, emit.index(8), t) for t in range(B_ROWS)]
-                for at in emit.row_starts(7, emit.index(1), rows)
-            ]
-            with emit.each_vector(size) as d:
-                b_vectors = [emit.load(2, at, d) for at in b_at]
-                for r, at in enumerate(acc_at):
-                    total = emit.load(0, at, d)
-                    for weight, b_vector in zip(weights[r], b_vectors, strict=True):
-                        total = emit.multiply_add(weight, b_vector, total)
-                    emit.store(0, at, d, total)
-            return context.get_dummy_value()
+    def codegen(context, builder, signature, args):
+        emit = _Emitter(context, builder, signature, args, width.literal_value)
+        acc_at = emit.row_starts(2, emit.index(3), rows.literal_value)
+        b_at = [emit.index(5 + t) for t in range(B_ROWS)]
+        weights_at = emit.row_starts(9, emit.index(3), rows.literal_value)
+        factors = [[emit.spread(9, at, emit.index(10), t) for t in range(B_ROWS)] for at in weights_at]
+        with emit.each_vector(emit.row_length(2)) as d:
+            b_vectors = [emit.load(4, at, d) for at in b_at]
+            for r, at in enumerate(acc_at):
+                total = emit.load(2, at, d)
+                for factor, b_vector in zip(factors[r], b_vectors, strict=True):
+                    total = emit.multiply_add(factor, b_vector, total)
+                emit.store(2, at, d, total)
+        return context.get_dummy_value()
 
-        return types.void(acc, row, b, b0, b1, b2, b3, weights, column), codegen
-
-    return adds
+    return types.void(rows, width, acc, row, b, b0, b1, b2, b3, weights, column), codegen
 
 
 class _Emitter:

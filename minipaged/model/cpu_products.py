@@ -10,10 +10,9 @@ from __future__ import annotations
 from numba import njit
 
 from minipaged.attention.cpu_kernels import OPTIONS
-from minipaged.attention.cpu_vectors import B_ROWS, make_dots
+from minipaged.attention.cpu_vectors import B_ROWS, dots
 
 WIDTH = 16
-_four, _two, _one = (make_dots(rows, WIDTH) for rows in (4, 2, 1))
 
 
 def is_able(outputs: int, inputs: int) -> bool:
@@ -30,10 +29,10 @@ def product(x, weight, out):
         w0, w1, w2, w3 = n * size, (n + 1) * size, (n + 2) * size, (n + 3) * size
         t = 0
         while t + 4 <= rows:
-            _four(x, t, flat, w0, w1, w2, w3, out, n)
+            dots(4, WIDTH, x, t, flat, w0, w1, w2, w3, out, n)
             t += 4
         if t + 2 <= rows:
-            _two(x, t, flat, w0, w1, w2, w3, out, n)
+            dots(2, WIDTH, x, t, flat, w0, w1, w2, w3, out, n)
             t += 2
         if t < rows:
-            _one(x, t, flat, w0, w1, w2, w3, out, n)
+            dots(1, WIDTH, x, t, flat, w0, w1, w2, w3, out, n)

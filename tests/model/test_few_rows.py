@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from minipaged.attention import AttentionMetadata, get_backend
-from minipaged.attention.cpu_vectors import make_adds, make_dots, width_for
+from minipaged.attention.cpu_vectors import adds, dots, width_for
 from minipaged.kv_cache.storage import KVCacheStorage
 from minipaged.model import LlamaModel, ModelConfig, ops
 from minipaged.model.cpu_products import product
@@ -91,12 +91,12 @@ def test_vectors_of_any_width(rows, size):
     import numpy as np
     from numba import njit
 
-    dots, adds = make_dots(rows, width_for(size)), make_adds(rows, width_for(size))
+    width = width_for(size)
 
     @njit
     def both(a, b, at, out, acc):
-        dots(a, 1, b, at[0], at[1], at[2], at[3], out, 2)
-        adds(acc, 1, b, at[0], at[1], at[2], at[3], out, 2)
+        dots(rows, width, a, 1, b, at[0], at[1], at[2], at[3], out, 2)
+        adds(rows, width, acc, 1, b, at[0], at[1], at[2], at[3], out, 2)
 
     rng = np.random.default_rng(size)
     a, acc = rng.normal(size=(2, rows + 2, size)).astype(np.float32)
