@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import quote
 
 import minipaged
 
@@ -117,7 +118,9 @@ def _lab(args: argparse.Namespace) -> int:
     notebook = Path(os.path.normpath(root / args.notebook))
     if not notebook.is_file() or not notebook.is_relative_to(root):
         raise CourseError(f"there is no {args.notebook} in {root}; give a notebook by its path from there")
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--port={args.port}", args.notebook]
+    page = f"/lab/tree/{quote(notebook.relative_to(root).as_posix())}"  # in the printed address, too
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--port={args.port}"]
+    command += [f"--LabApp.default_url={page}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0 and not args.allow_root:
         typed = sys.argv[0] if Path(sys.argv[0]).name == "minipaged" else "minipaged"  # perhaps .venv/bin/minipaged
         raise CourseError(f"you are root, so JupyterLab refuses to start; in a container: {typed} lab --allow-root")

@@ -320,7 +320,7 @@ def test_lab_as_root_says_how(capsys: pytest.CaptureFixture, monkeypatch: pytest
     assert (status, started) == (2, [])
     assert "minipaged lab --allow-root" in err
     assert run(capsys, "lab", "--allow-root")[0] == 0
-    assert "--allow-root" in started[0]
+    assert {"--allow-root", "--LabApp.default_url=/lab/tree/notebooks/START_HERE.ipynb"} <= set(started[0])
     monkeypatch.setattr(cli.os, "geteuid", lambda: 1000)
     assert run(capsys, "lab")[0] == 0
     assert "--allow-root" not in started[1]

@@ -46,7 +46,7 @@ def check_opt_13b(answer: int, expect: Expect) -> None:
         case="OPT-13B: 40 layers, 40 heads, head size 128, 2 bytes a number",
         hint="Multiply five numbers: one for K and V, the layers, the KV heads, the head size, the bytes.",
         mistakes={
-            409_600: "The cache holds K *and* V.",
+            409_600: "The cache holds K and V, both.",
             20_480: "That is one layer. Each of the 40 layers has its own cache.",
             800: "800 what? The task asks for bytes; 1 KiB is 1024 bytes.",
             1_638_400: "A number takes 2 bytes in fp16, not 4.",

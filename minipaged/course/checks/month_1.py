@@ -167,7 +167,7 @@ def check_internal_waste(answer: Callable[[list[int], int], int], expect: Expect
     rule = "Each size is rounded up to whole pages; waste = pages * page size - size, summed."
     expect.returns(
         3192, answer, [5000], 4096, rule=rule,
-        mistakes={904: "904 is the remainder: the remainder is the *used* part of the last page; the rest is wasted.",
+        mistakes={904: "904 is the remainder: the remainder is the used part of the last page; the rest is wasted.",
                   4096 * 5000 - 5000: "Round up to pages, not to one page a byte."},
         hint="5000 bytes need 2 pages: 8192 bytes.",
     )  # fmt: skip
@@ -207,7 +207,7 @@ def check_lru(answer: Callable[[list[int], int], list[int]], expect: Expect) -> 
     expect.returns(
         [2], answer, [1, 2, 3, 1, 4], 3, rule=rule,
         mistakes={(1,): "That's FIFO: 1 came first, but it has just been used again.",
-                  (3,): "That is the page loaded last. Whose last *use* is the longest ago?",
+                  (3,): "That is the page loaded last. Whose last use is the longest ago?",
                   (1, 2): "Who leaves when 1 comes again? It is in memory: a hit."},
         hint="The last uses, oldest first: 2, 3, 1.",
     )  # fmt: skip

@@ -170,7 +170,7 @@ def check_slot_of(answer: Callable[[list[int], int, int], int], expect: Expect) 
 def check_step_slot_mapping(answer: Callable[..., list[int]], expect: Expect) -> None:
     """step_slot_mapping(batch, block_size) -> slots."""
     rule = "The slot mapping has one slot for each token that is computed in this step, and no more."
-    where = "The mapping says where to *write*, the table what to *read*: a decode step writes one token only."
+    where = "The mapping says where to write, the table what to read: a decode step writes one token only."
     expect.returns(
         [24],
         answer,

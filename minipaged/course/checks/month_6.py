@@ -193,7 +193,7 @@ def _scattered(seq_len: int, table: list[int], far: int, gap: int) -> tuple[torc
 )
 def check_online_softmax(answer, expect: Expect) -> None:
     """softmax_mean_kernel(out_ptr, scores_ptr, values_ptr, n, TILE, D)."""
-    rescale = "A new maximum changes the base: rescale l *and* acc by exp(old m − new m)."
+    rescale = "A new maximum changes the base: rescale both l and acc by exp(old m − new m)."
     divide = "The weights add up to 1: divide acc by l at the end. (With one score, the result is its value.)"
     ragged = "A lane without a score must weigh nothing: its score is −inf (not 0), and its value 0."
     large = "exp(10000) overflows to inf, and inf / inf is NaN: subtract the running maximum before exp, then rescale "

@@ -290,7 +290,7 @@ def check_bug_hunt(answer: dict[str, int], expect: Expect) -> None:
     shape = 'One number for each bug: {"A": …, "B": …, "C": …, "D": …}.'
     expect.that(isinstance(answer, dict) and set(answer) == set("ABCD"), rule=rule, got=answer, hint=shape)
     think = {
-        "A": "Two tables point to block 1, but its count is 1: which line should have counted *every* block?",
+        "A": "Two tables point to block 1, but its count is 1: which line should have counted every block?",
         "B": "The blocks are free, and a table still points to them: which line should have removed it?",
         "C": "The new token is gone: something was done after the write that belongs before it.",
         "D": "Position 4 went to position 0's slot: which line finds the logical block of a position?",

@@ -3,7 +3,7 @@
 from tests.course.answers import Alternative, Wrong
 
 ANSWERS = [
-    Wrong("0.1", "V forgotten", "K *and* V", "bytes_per_token = 409600"),
+    Wrong("0.1", "V forgotten", "K and V, both", "bytes_per_token = 409600"),
     Wrong("0.1", "one layer only", "40 layers", "bytes_per_token = 2 * 40 * 128 * 2"),
     Wrong("0.1", "KiB for bytes", "asks for bytes", "bytes_per_token = 800"),
     Wrong("0.1", "fp32", "not 4", "bytes_per_token = 2 * 40 * 40 * 128 * 4"),

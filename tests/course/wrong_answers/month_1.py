@@ -162,7 +162,7 @@ def allocate(holes, size):
     return next((address for address, hole in holes if hole >= size), None)
 """),
     Alternative("1.3", "a list of loops", _ALLOCATE + _FREE),
-    Wrong("1.4", "sums the remainders", "remainder is the *used* part", """
+    Wrong("1.4", "sums the remainders", "remainder is the used part", """
 def internal_waste(sizes, page_size):
     return sum(size % page_size for size in sizes)
 """),

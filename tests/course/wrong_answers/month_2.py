@@ -157,7 +157,7 @@ def slot_of(block_table, position, block_size):
     slots = [block * block_size + offset for block in block_table for offset in range(block_size)]
     return slots[position]
 """),
-    Wrong("2.5", "the whole context", "where to *write*", """
+    Wrong("2.5", "the whole context", "where to write", """
 def step_slot_mapping(batch, block_size):
     return [table[p // block_size] * block_size + p % block_size
             for table, computed, new in batch for p in range(computed + new)]
@@ -513,7 +513,7 @@ def beam_step(tables, parents, ref_counts):
     )),
     Wrong("2.12", "the line that uses the table, not the one that finds it", "still points to them",
           'lines = {"A": 4, "B": 6, "C": 6, "D": 4}'),
-    Wrong("2.12", "the line that appends the blocks", "*every* block", 'lines = {"A": 5, "B": 2, "C": 6, "D": 4}'),
+    Wrong("2.12", "the line that appends the blocks", "every block", 'lines = {"A": 5, "B": 2, "C": 6, "D": 4}'),
     Wrong("2.12", "the slot's offset", "logical block of a position", 'lines = {"A": 4, "B": 2, "C": 6, "D": 5}'),
     Wrong("2.12", "the allocation", "after the write", 'lines = {"A": 4, "B": 2, "C": 3, "D": 4}'),
     Wrong("2.12", "only one bug", "One number for each bug", 'lines = {"A": 4}'),

@@ -113,8 +113,8 @@ def gather_kernel(
         if pos < seq_len:
             tl.store(out_ptr + pos * ROW + e, tl.load(base + slot * stride_slot + e))
 """),
-    changed("6.4", "l rescaled, acc not", "rescale l *and* acc", ("acc * correction", "acc")),
-    changed("6.4", "acc rescaled, l not", "rescale l *and* acc", ("l_i * correction", "l_i")),
+    changed("6.4", "l rescaled, acc not", "rescale both l and acc", ("acc * correction", "acc")),
+    changed("6.4", "acc rescaled, l not", "rescale both l and acc", ("l_i * correction", "l_i")),
     changed("6.4", "each tile its own softmax", "l and acc go on from tile to tile", (
         "l_i * correction + ", ""), ("acc * correction + ", "")
     ),
