@@ -2,16 +2,20 @@
 
 Sphinx wants all sources under one folder, with its own settings and a start page. So the pages are put together in a
 temporary folder, in the layout of the repository (relative links stay true), and built from there. No notebook is run:
-the pages show the committed outputs. Nothing is downloaded.
+the pages show the committed outputs, and of a widget its picture. Nothing is downloaded, and the pages load nothing.
 """
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from minipaged.course.notebook_tools.syllabus import lessons_by_month
+from minipaged.course.widgets import WIDGET_VIEW
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -27,7 +31,11 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 default_role = "code"  # docstrings write names between single backticks
 html_title = "minipaged"
+html_static_path = ["_static"]
+html_css_files = ["wrap.css"]
 nb_execution_mode = "off"
+nb_render_markdown_format = "gfm"  # tables, too
+nb_ipywidgets_js = {}
 myst_heading_anchors = 3
 suppress_warnings = ["docutils", "mystnb.unknown_mime_type", "toc.not_included"]
 autodoc_member_order = "bysource"
@@ -35,9 +43,12 @@ autodoc_typehints = "description"
 """
 
 
+WRAP = "div.highlight pre { white-space: pre-wrap; }  /* a long line is wrapped, not cut */\n"
+
+
 def contents(root: Path) -> str:
     """The site's table of contents, as MyST, for the end of the start page."""
-    lessons = sorted(path.stem for path in (root / "notebooks").glob("month_*.ipynb"))
+    lessons = [path.stem for _, lessons in sorted(lessons_by_month(root).items()) for path in lessons]
     groups = {
         "Lessons": ["notebooks/START_HERE", *(f"notebooks/{name}" for name in lessons)],
         "Look up": ["notebooks/SYLLABUS", "notebooks/GLOSSARY", "notebooks/CORRECTIONS", "api"],
@@ -75,15 +86,34 @@ def stage(folder: Path) -> None:
     (folder / "index.md").write_text(f"{readme}\n{contents(ROOT)}\n", encoding="utf-8")
     shutil.copy(ROOT / "README.zh-CN.md", folder)
     (folder / "api.md").write_text(api_page(), encoding="utf-8")
+    for path in (folder / "notebooks").glob("*.ipynb"):
+        notebook = _with_still_pictures(json.loads(path.read_text(encoding="utf-8")))
+        path.write_text(json.dumps(notebook), encoding="utf-8")
     for page in folder.rglob("*.md"):
         page.write_text(_for_the_site(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "conf.py").write_text(CONF, encoding="utf-8")
+    (folder / "_static").mkdir()
+    (folder / "_static" / "wrap.css").write_text(WRAP, encoding="utf-8")
 
 
 def _for_the_site(page: str) -> str:
     """Links that only the repository has: JupyterLab's way to a cell, and the README, here the start page."""
     page = re.sub(r"(\.ipynb)#cell-id=\w+", r"\1", page)
     return page.replace("](README.md)", "](index.md)")
+
+
+def _with_still_pictures(notebook: dict) -> dict:
+    """A page has no kernel: of each widget its picture stays. Links in outputs lead to the site's pages; the exercises
+    are no page of it."""
+    notebook["metadata"].pop("widgets", None)
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            data.pop(WIDGET_VIEW, None)
+            for kind in data.keys() & {"text/html", "text/markdown"}:
+                text = re.sub(r'<a href="\.\./exercises/[^"]*">(.*?)</a>', r"\1", "".join(data[kind]))
+                data[kind] = re.sub(r'(\]\(|href=")(\w+)\.ipynb(?=[)"])', r"\1\2.html", text)
+    return notebook
 
 
 def build(out: Path) -> int:
