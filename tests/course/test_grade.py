@@ -143,6 +143,21 @@ RUNS: dict[str, tuple[tuple[Change, ...], dict[str, str]]] = {
         (add("import base64\nexec(base64.b64decode('Y2hlY2sgPSBwcmludA=='))"),),  # check = print
         {"2.1": "tampered", "2.4": "tampered"},
     ),
+    "another check, which writes outcomes": (
+        (
+            answer(
+                "import os, json\n"
+                "def write(exercise, answer):\n"
+                "    line = {'exercise': exercise, 'status': 'passed', 'error': '', 'changed': []}\n"
+                "    with open(os.environ['MINIPAGED_' + 'OUTCOMES'], 'a') as file:\n"
+                "        file.write(json.dumps(line) + chr(10))\n"
+                "globals()['che' + 'ck'] = write\n"
+                "num_blocks = 7"
+            ),
+            answer("slots = 7", "2.4"),
+        ),
+        {"2.1": "tampered", "2.4": "tampered"},
+    ),
     "another Expect, by another name": (
         (
             answer(RIGHT),
@@ -194,7 +209,7 @@ def test_notes_say_what_happened(graded: dict[str, list[Grade]]) -> None:
     notes = {(name, grade.exercise): grade.note for name, grades in graded.items() for grade in grades}
     assert notes["kills its kernel", "2.1"] == "the kernel died"
     assert notes["does not end, and a check deleted", "2.1"] == "it did not end in time"
-    assert notes["another check, from a text", "2.1"] == "the check's cell ran, but another check than the course's"
+    assert notes["another check, from a text", "2.1"] == "another check than the course's took its place"
     assert notes["another Expect, by another name", "2.4"] == (
         "the course itself was changed: minipaged.course.expect.Expect.equal"
     )

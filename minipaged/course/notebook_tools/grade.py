@@ -3,7 +3,7 @@
 nbval alone can be passed by deleting or skipping a check. So an exercise counts as passed only if
 
 1. the notebook still has every given cell, as generated, and no cell replaces the check (`tampering`),
-2. nbval saw the check's cell run without an exception,
+2. nbval saw the check's cell run without an exception, and `check` was the course's own at that moment (`_OWN_CHECK`),
 3. the check itself reported "passed" (`check` writes its outcomes to the file MINIPAGED_OUTCOMES), and
 4. at that moment the course's functions were those of its files (`unchanged.py`).
 
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,14 @@ from minipaged.course.notebook_tools.answers import ANSWER, CHECK, exercise_of
 from minipaged.course.notebook_tools.execute import SURROUNDINGS
 from minipaged.course.notebook_tools.exercises import exercise_notebook
 from minipaged.course.notebook_tools.nbval_guard import MEMORY_LIMIT
-from minipaged.course.notebook_tools.notebook import Notebook, code_cells, read_notebook, source_of, write_notebook
+from minipaged.course.notebook_tools.notebook import (
+    Cell,
+    Notebook,
+    code_cells,
+    read_notebook,
+    source_of,
+    write_notebook,
+)
 from minipaged.course.notebook_tools.tampering import tampering
 from minipaged.course.outcome import ERROR, FAILED, NOT_ATTEMPTED, PASSED
 from minipaged.course.paths import solutions_folder
@@ -39,6 +47,9 @@ TAMPERED = "tampered"
 STATUSES = (PASSED, FAILED, NOT_ATTEMPTED, ERROR, TAMPERED)
 CELL_TIMEOUT = 60
 _WORKERS = 2
+_ANOTHER = "another check than the course's took its place"
+_OWN_CHECK = f'assert check is __import__("minipaged.course.checking", fromlist=["check"]).check, "{_ANOTHER}"\n'
+"""Runs before each check, in its cell."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +120,13 @@ def _status(exercise_id: str, notebook: Notebook, run: Run) -> tuple[str, str]:
     if CHECK not in failure_of:
         return ERROR, "the notebook has no check for it"
     reported, failure = run.reported.get(exercise_id), failure_of[CHECK]
-    if reported is None and failure is None:
-        return TAMPERED, "the check's cell ran, but another check than the course's"
+    if _raised(failure or "") == f"AssertionError: {_ANOTHER}" or (reported is None and failure is None):
+        return TAMPERED, _ANOTHER
     if reported is None:  # where the answer's cell raised, the check's error only follows from it
         raised = _raised(failure_of.get(ANSWER) or "") or _raised(failure)
         return ERROR, raised or "the check did not come to an end"
-    changed = reported.get("changed", ["an outcome that no check wrote"])
-    if changed:
-        return TAMPERED, f"the course itself was changed: {', '.join(changed[:3])}"
+    if reported["changed"]:
+        return TAMPERED, f"the course itself was changed: {', '.join(reported['changed'][:3])}"
     if reported["status"] == PASSED and failure is not None:
         return FAILED, "the check's own cell did not pass"
     return reported["status"], reported["error"]
@@ -159,11 +169,7 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float, memory: flo
     with tempfile.TemporaryDirectory(prefix="minipaged-grade-") as folder:
         work = Path(folder)
         copy, report, log = work / path.name, work / "report.xml", work / "outcomes.jsonl"
-        cells = [
-            {**cell, "outputs": [], "execution_count": None} if cell["cell_type"] == "code" else cell
-            for cell in notebook["cells"]
-        ]
-        write_notebook(copy, {**notebook, "cells": cells})
+        write_notebook(copy, {**notebook, "cells": [_to_run(cell) for cell in notebook["cells"]]})
         (work / "pytest.ini").write_text("[pytest]\n")
         environment = {
             **os.environ,
@@ -188,9 +194,26 @@ def _run(root: Path, path: Path, notebook: Notebook, timeout: float, memory: flo
             raise CourseError(f"{path}: the grader's pytest run failed:\n{ended.stdout}{ended.stderr}")
         lines = log.read_text().splitlines() if log.exists() else []
         try:
-            return Run(_failures(report), {line["exercise"]: line for line in map(json.loads, lines)})
+            return Run(_failures(report), _reported(map(json.loads, lines)))
         except (ValueError, TypeError, KeyError):
             raise CourseError(f"{path}: it writes among the outcomes of the checks") from None
+
+
+def _to_run(cell: Cell) -> Cell:
+    """The cell without its saved outputs; a check's says first whether it is the course's."""
+    if cell["cell_type"] != "code":
+        return cell
+    first = _OWN_CHECK if exercise_of(cell, CHECK) else ""
+    return {**cell, "outputs": [], "execution_count": None, "source": first + source_of(cell)}
+
+
+def _reported(lines: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The last line of each exercise, with what any of its lines says that was changed."""
+    last: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        before = last.get(line["exercise"], {}).get("changed", [])
+        last[line["exercise"]] = {**line, "changed": before + line.get("changed", ["an outcome that no check wrote"])}
+    return last
 
 
 def _failures(report: Path) -> dict[int, str]:
