@@ -1,12 +1,18 @@
 """`minipaged bench paging`: what paging and the prefix cache buy, measured with one engine and itself.
 
-Two pairs, each in alternation on the standard model (random weights, one thread):
+Pairs, each in alternation, with random weights and one thread:
 
-1. The same memory for K and V, requests of ragged lengths. *Reserved*: a block is as long as the longest request may
+1. The same memory for K and V, much more work than it holds. *Reserved*: a block is as long as the longest request may
    become, so each request takes one block and its memory is contiguous. *Paged*: blocks of 16 tokens. Everything else
-   is the same engine, kernels included.
-2. Prompts that share a long beginning. Time to the first token with the prefix cache, and without: at best it falls as
-   the number of prompt tokens to compute does.
+   is the same engine, kernels included. The work is the paper's, in miniature: requests of up to 2048 tokens, memory
+   for seven reservations (its 13B model on one GPU held seven, too), lengths like ShareGPT's (chats) and like
+   Alpaca's (short instructions). All requests are there from the beginning; the clock runs until the last one is done,
+   so what is computed again after a preemption counts against paging. Standard model.
+2. Prompts that share a long beginning. Time to the first token with the prefix cache, and without. A system prompt with
+   examples (1024 tokens), and 256 tokens of one's own. At best the time falls as the number of prompt tokens to compute
+   does, if it is all spent on products with the weights. Attention falls less: a new token attends to the whole
+   prefix, cached or not. So the share of attention must be that of a model that people serve. Here four layers as wide
+   as Qwen2-0.5B's are taken; in the standard model, with its small matrices, it would be several times as large.
 """
 
 from __future__ import annotations
@@ -20,14 +26,23 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minipaged.bench.output import check_output
 
-LONGEST = 1024  # tokens a request may have: what "reserved" sets aside for each
-RESERVED = 8  # so many reservations fit into the pool
+if TYPE_CHECKING:
+    from minipaged.model.config import ModelConfig
+    from minipaged.workloads import Workload
+
+LONGEST = 2048  # tokens a request may have: what "reserved" sets aside for each
+RESERVED = 7  # so many reservations fit into the pool
 BLOCK_SIZE = 16
-PREFIX, SUFFIX = 512, 64  # a system prompt and a question
+WARM_UP = 16  # requests of each side before its first measurement
+SHORT_REQUESTS = 4  # short instructions for one chat: about as many output tokens
+PREFIX, SUFFIX = 1024, 256
+PREFIX_REQUESTS = 4
 
 
 @dataclass(frozen=True)
@@ -46,20 +61,18 @@ class Pair:
         return statistics.median(second / first for first, second in zip(*self.values, strict=True))
 
 
-def ragged_requests(number: int, vocab_size: int, seed: int = 0) -> tuple[list[list[int]], list[int]]:
-    """(prompts, output lengths): most are short, some are long, as in a chat; none is longer than LONGEST."""
-    rng = random.Random(seed)
-    prompts = [[rng.randrange(1, vocab_size) for _ in range(rng.randint(8, 48))] for _ in range(number)]
-    outputs = [min(LONGEST // 2, max(4, round(rng.lognormvariate(3.6, 0.9)))) for _ in range(number)]
-    return prompts, outputs
+def requests_of(lengths: Sequence[Workload], vocab_size: int) -> tuple[list[list[int]], list[int]]:
+    """(prompts of random tokens, output lengths). The same lengths give the same prompts."""
+    rng = random.Random(0)
+    prompts = [[rng.randrange(1, vocab_size) for _ in range(one.prompt_tokens)] for one in lengths]
+    return prompts, [one.output_tokens for one in lengths]
 
 
 def throughput(model: tuple, block_size: int, num_blocks: int, prompts: Sequence, outputs: Sequence) -> float:
     """Output tokens a second of one engine that gets all requests at once."""
     from minipaged.serving import LLM, SamplingParams
 
-    sizes = {"block_size": block_size, "num_blocks": num_blocks, "enable_prefix_caching": False, "watermark": 0.0}
-    llm = LLM(model, max_num_seqs=len(prompts), **sizes)
+    llm = LLM(model, block_size=block_size, num_blocks=num_blocks, enable_prefix_caching=False)
     params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in outputs]
     start = time.perf_counter()
     done = llm.generate(prompts, params)
@@ -75,7 +88,8 @@ def first_token_seconds(model: tuple, caching: bool, prompts: Sequence[Sequence[
     come one after the other."""
     from minipaged.serving import LLM, SamplingParams
 
-    llm = LLM(model, num_blocks=256, block_size=BLOCK_SIZE, enable_prefix_caching=caching)
+    num_blocks = 2 * -(-(PREFIX + SUFFIX) // BLOCK_SIZE)
+    llm = LLM(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, enable_prefix_caching=caching)
     one_token = SamplingParams(max_tokens=1, ignore_eos=True)
     times, computed = [], 0
     for number, prompt in enumerate(prompts):
@@ -87,17 +101,18 @@ def first_token_seconds(model: tuple, caching: bool, prompts: Sequence[Sequence[
     return statistics.median(times), computed
 
 
-def reservation_pair(model: tuple, requests: int, rounds: int) -> Pair:
+def reservation_pair(model: tuple, name: str, lengths: Sequence[Workload], rounds: int) -> Pair:
     """Contiguous reservation against paging, in the same number of slots."""
-    prompts, outputs = ragged_requests(requests, model[0].config.vocab_size)
-    paged_blocks = RESERVED * LONGEST // BLOCK_SIZE
-    sides = [
-        lambda: throughput(model, LONGEST, RESERVED, prompts, outputs),
-        lambda: throughput(model, BLOCK_SIZE, paged_blocks, prompts, outputs),
-    ]
-    facts = {"slots": RESERVED * LONGEST, "requests": requests, "output tokens": sum(outputs)}
-    what = f"ragged requests in {RESERVED * LONGEST:,} slots of K and V"
-    values = alternate(sides, rounds)
+    prompts, outputs = requests_of(lengths, model[0].config.vocab_size)
+    pools = ((LONGEST, RESERVED), (BLOCK_SIZE, RESERVED * LONGEST // BLOCK_SIZE))
+
+    def sides(number: int) -> list[Callable[[], float]]:
+        return [partial(throughput, model, *pool, prompts[:number], outputs[:number]) for pool in pools]
+
+    facts = {"slots": RESERVED * LONGEST, "requests": len(lengths)}
+    facts |= {"prompt tokens": sum(map(len, prompts)), "output tokens": sum(outputs)}
+    values = alternate(sides(len(lengths)), rounds, warm_up=sides(WARM_UP))
+    what = f"{len(lengths)} requests like {name}'s in {RESERVED * LONGEST:,} slots of K and V"
     return Pair(what, ("reserved", "paged"), "output tokens/s", values, facts)
 
 
@@ -115,18 +130,48 @@ def prefix_pair(model: tuple, requests: int, rounds: int) -> Pair:
     values = alternate([lambda: side(True), lambda: side(False)], rounds)
     facts = {"tokens with": computed[True], "tokens without": computed[False]}
     facts["token ratio"] = computed[False] / computed[True]
+    whole, rest = (prefill_operations(model[0].config, start, PREFIX + SUFFIX) for start in (0, PREFIX))
+    facts["arithmetic ratio"] = whole / rest
     what = f"prompts of {PREFIX + SUFFIX} tokens, {PREFIX} of them shared"
     return Pair(what, ("with the cache", "without"), "ms to the first token", values, facts)
 
 
-def alternate(sides: Sequence[Callable[[], float]], rounds: int) -> tuple[list[float], list[float]]:
-    """Each side once to warm up, then in turns."""
+def prefill_operations(config: ModelConfig, start: int, stop: int) -> int:
+    """Multiplications and additions for the prompt tokens from `start` to `stop`; those before are cached."""
+    from minipaged.bench.generate.limit import head_weights, layer_weights
+
+    pairs = sum(range(start + 1, stop + 1))  # a token attends to itself and to all before it
+    attention = 4 * config.num_layers * config.num_heads * config.head_dim * pairs
+    return 2 * layer_weights(config) * (stop - start) + attention + 2 * head_weights(config)
+
+
+def random_model(shape: dict[str, int]) -> tuple:
+    """(model, tokenizer) of this shape, loaded as every other checkpoint is."""
+    from minipaged.bench.generate.checkpoint import make_checkpoint
+    from minipaged.model import load_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        make_checkpoint(Path(folder), shape)
+        return load_model(folder)
+
+
+def prefix_shape() -> dict[str, int]:
+    """Four layers of Qwen2-0.5B's shape, and a small vocabulary."""
+    from minipaged.bench.generate.checkpoint import SHAPES
+
+    return {**SHAPES["larger"], "num_hidden_layers": 4, "vocab_size": 512}
+
+
+def alternate(
+    sides: Sequence[Callable[[], float]], rounds: int, warm_up: Sequence[Callable[[], float]] | None = None
+) -> tuple[list[float], list[float]]:
+    """Each side once to warm up (or what stands for it in `warm_up`), then in turns."""
     values: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds + 1):
+    for side in warm_up or sides:
+        side()
+    for _ in range(rounds):
         for side, found in zip(sides, values, strict=True):
-            value = side()
-            if number:
-                found.append(value)
+            found.append(side())
     return values
 
 
@@ -138,8 +183,11 @@ def table(pairs: Sequence[Pair]) -> str:
         for name, values in zip(pair.names, pair.values, strict=True):
             median = statistics.median(values)
             lines.append(f"  {name:<16}{median:>10,.1f} {pair.unit} ({min(values):,.1f} to {max(values):,.1f})")
-        best = f"; at best {pair.facts['token ratio']:.1f}, as the tokens" if "token ratio" in pair.facts else ""
-        lines.append(f"  ratio {pair.ratio:.2f}{best}\n")
+        lines.append(f"  ratio {pair.ratio:.2f}")
+        if "token ratio" in pair.facts:
+            bounds = (pair.facts[f"{what} ratio"] for what in ("token", "arithmetic"))
+            lines[-1] += "; at best {:.1f}, as the tokens; {:.1f}, as all arithmetic with attention".format(*bounds)
+        lines.append("")
     return "\n".join(lines).rstrip()
 
 
@@ -148,7 +196,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="minipaged bench paging", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--requests", type=int, default=64, help="ragged requests (default 64)")
+    parser.add_argument(
+        "--requests", type=int, default=120, help=f"chats (default 120); {SHORT_REQUESTS} short instructions for each"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each side, in alternation (default 3)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the model (default 1)")
     parser.add_argument("--json", type=Path, help="write all measurements and the machine to this file")
@@ -161,14 +211,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["NUMBA_NUM_THREADS"] = str(args.threads)
     import torch
 
-    from minipaged.bench.generate.checkpoint import SHAPES, make_checkpoint
-    from minipaged.model import load_model
+    from minipaged.bench.generate.checkpoint import SHAPES
+    from minipaged.workloads import alpaca_like, sharegpt_like
 
     torch.set_num_threads(args.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        make_checkpoint(Path(folder), SHAPES["standard"])
-        model = load_model(folder)
-        pairs = [reservation_pair(model, args.requests, args.rounds), prefix_pair(model, 8, args.rounds)]
+    work = {"ShareGPT": sharegpt_like(args.requests), "Alpaca": alpaca_like(SHORT_REQUESTS * args.requests)}
+    model = random_model(SHAPES["standard"])
+    pairs = [reservation_pair(model, name, lengths, args.rounds) for name, lengths in work.items()]
+    pairs.append(prefix_pair(random_model(prefix_shape()), PREFIX_REQUESTS, args.rounds))
     print(table(pairs))
     if args.json:
         from minipaged.bench.command import machine

@@ -18,22 +18,30 @@ def check_prompt(prompt: str | Sequence[int], tokenizer, vocab_size: int) -> tup
         text = prompt
     elif isinstance(prompt, list | tuple):
         token_ids, text = list(prompt), None
-        for place, token in enumerate(token_ids):
-            if isinstance(token, bool) or not isinstance(token, int):
-                raise TypeError(
-                    f"token {place} of the prompt is {token!r} ({type(token).__name__}); a prompt is a string or a "
-                    "list of token ids"
-                )
-            if not 0 <= token < vocab_size:
-                raise ValueError(
-                    f"token id {token} at place {place} of the prompt is outside the vocabulary of {vocab_size} "
-                    f"tokens; ids run from 0 to {vocab_size - 1}. Encode the text with this model's tokenizer"
-                )
+        # A long prompt is looked at without a loop in Python; the loop is for what is wrong, or at least unusual.
+        usual = set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size
+        if not usual:
+            check_tokens(token_ids, vocab_size)
     else:
         raise TypeError(f"the prompt is a {type(prompt).__name__}; give a string or a list of token ids")
     if not token_ids:
         raise ValueError("the prompt is empty: there is no token to predict from; give at least 1 token")
     return text, token_ids
+
+
+def check_tokens(token_ids: Sequence[object], vocab_size: int) -> None:
+    """Raises for the first token that is no id of the vocabulary, and says where it stands."""
+    for place, token in enumerate(token_ids):
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise TypeError(
+                f"token {place} of the prompt is {token!r} ({type(token).__name__}); a prompt is a string or a "
+                "list of token ids"
+            )
+        if not 0 <= token < vocab_size:
+            raise ValueError(
+                f"token id {token} at place {place} of the prompt is outside the vocabulary of {vocab_size} "
+                f"tokens; ids run from 0 to {vocab_size - 1}. Encode the text with this model's tokenizer"
+            )
 
 
 def check_params(params: object, tokenizer, vocab_size: int) -> None:
