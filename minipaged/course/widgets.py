@@ -32,9 +32,11 @@ class _Pictured(ipywidgets.VBox):
         self.image.layout.object_position = "left top"
         self.image.layout.height = f"{height}px"
         self.image.layout.max_width = "100%"
-        self.text = ipywidgets.HTML()
+        self.text = ipywidgets.HTML(layout={"display": "none"})
         self._say(first.text)
-        super().__init__([*controls, self.image, self.text])
+        self.words = ipywidgets.Checkbox(False, description="this picture in words", indent=False)
+        self.words.observe(self._fold, names="value")
+        super().__init__([*controls, self.image, self.words, self.text])
         self.layout.min_height = f"{height + 90}px"
 
     def _show(self, figure: Figure) -> None:
@@ -43,11 +45,11 @@ class _Pictured(ipywidgets.VBox):
         self._say(figure.text)
 
     def _say(self, words: str) -> None:
-        """The picture in words, announced by screen readers when it changes; folded, so that it takes one line."""
-        self.text.value = (
-            '<details><summary>This picture in words</summary><pre aria-live="polite" style="line-height:1.35; '
-            f'max-height:16em; overflow:auto">{escape(words)}</pre></details>'
-        )
+        """The picture in words, below it while the box is ticked: what is open stays open from step to step."""
+        self.text.value = f'<pre aria-live="polite" style="line-height:1.35">{escape(words)}</pre>'
+
+    def _fold(self, change: dict) -> None:
+        self.text.layout.display = None if change["new"] else "none"
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
         """The live widget, and for readers without a kernel one picture and its text."""

@@ -146,8 +146,10 @@ def move_every_widget(page) -> None:
         widget.scroll_into_view_if_needed()
         image = widget.locator(".widget-image").first
         before = image.get_attribute("src")
+        widget.locator('label:has-text("in words") >> input').check()
         move(page, widget)
         page.wait_for_function(PICTURE_CHANGED, arg=[image.element_handle(), before], timeout=20_000)
+        assert widget.locator("pre").last.is_visible(), "the words are folded again"
         for pressed in widget.locator(".widget-toggle-button.mod-active").all():
             pressed.click()
 

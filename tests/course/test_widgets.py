@@ -74,6 +74,15 @@ def test_a_page_without_a_kernel_can_show_another_step():
     assert stepper.image.value == frame(0).png
 
 
+def test_the_words_are_folded_and_stay_open_from_step_to_step(stepper):
+    assert stepper.text.layout.display == "none"
+    stepper.words.value = True
+    stepper.slider.value = 2
+    assert stepper.text.layout.display is None
+    stepper.words.value = False
+    assert stepper.text.layout.display == "none"
+
+
 def test_text_is_escaped():
     stepper = Stepper([draw_slots({"<b>": ["<script>"]})])
     assert "<script>" not in stepper.text.value
