@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from minipaged.model.few_rows import FewRows
 
 FEW_ROWS = 24  # up to here reading the weights takes much of the time, and our own product is the fastest
-SOME_ROWS = range(FEW_ROWS + 1, 49)  # here the library is faster with the factors exchanged
+EXCHANGED = {torch.float32: range(FEW_ROWS + 1, 49), torch.bfloat16: range(2, 49)}
+"""Numbers of rows for which the library is faster when the factors are exchanged: weight · xᵀ, turned round."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -49,14 +50,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias: x [..., K], weight [N, K]."""
-    if _in_one_pass(x, 2) and weight.dtype is torch.float32:
-        product = None
-        if _are_few(x) and _kernels().can_multiply(x, weight):
-            product = _kernels().product_of_rows(x, weight)
-        elif len(x) in SOME_ROWS:
-            product = torch.mm(weight, x.t()).t().contiguous()
-        if product is not None:
-            return product if bias is None else product.add_(bias)
+    product = None
+    if _in_one_pass(x, 2) and _are_few(x) and weight.dtype is x.dtype and _kernels().can_multiply(x, weight):
+        product = _kernels().product_of_rows(x, weight)
+    elif x.dim() == 2 and x.is_cpu and len(x) in EXCHANGED.get(x.dtype, ()) and not torch.is_grad_enabled():
+        product = torch.mm(weight, x.t()).t().contiguous()
+    if product is not None:
+        return product if bias is None else product.add_(bias)
     return F.linear(x, weight, bias)
 
 

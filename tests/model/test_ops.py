@@ -57,6 +57,16 @@ def test_linear_with_any_number_of_rows(rows, shape, has_bias):
     torch.testing.assert_close(*both_ways(ops.linear, x, weight, bias), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 48, 49])
+def test_linear_in_sixteen_bits(rows):
+    x, weight, bias = (torch.randn(shape).bfloat16() for shape in ((rows, 32), (12, 32), (12,)))
+    with torch.inference_mode():
+        got = ops.linear(x, weight, bias)
+    assert got.dtype is torch.bfloat16
+    assert got.is_contiguous()
+    torch.testing.assert_close(got, torch.nn.functional.linear(x, weight, bias), rtol=2e-2, atol=2e-2)
+
+
 def test_nan_stays_nan():
     x = torch.tensor([[1.0, float("nan"), 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]])
     with torch.inference_mode():
