@@ -6,8 +6,8 @@ These kernels look each token's block up and read it where it lies. A long promp
 arithmetic outweighs one copy, so there the copy is made and torch's own attention runs on it.
 
 What makes the loops fast: all KV heads of a token are read together, because they lie together; the next tile is
-prefetched while this one is computed; a vector of K or V that is in a register serves two query heads, and one of a
-query four tokens (``cpu_vectors.py``); and the exponential is one that the compiler can vectorise.
+prefetched while this one is computed; a vector of K or V that is in a register serves up to four query heads, and one
+of a query four tokens (``cpu_vectors.py``); and the exponential is one that the compiler can vectorise.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def build_attend(head_dim: int, group: int, parallel: bool = False) -> Callable:
     has a thread of its own, as far as there are some.
     """
     D, G = head_dim, group
-    TOGETHER = 2 if G % 2 == 0 else 1  # query heads that use a K or V vector while it is in a register
+    # How many query heads use a vector of K, or of V, while it is in a register. V's need more registers: the weights.
+    FOR_K, FOR_V = next((n, min(n, 2)) for n in (4, 2, 1) if G % n == 0)
     WIDTH = width_for(D)
 
     def attend(
@@ -133,8 +134,8 @@ def build_attend(head_dim: int, group: int, parallel: bool = False) -> Callable:
                                     prefetch(v, at + v_at[i] + d)
                             at = (first_head + h) * k_stride_head
                             k0, k1, k2, k3 = at + k_at[j], at + k_at[j + 1], at + k_at[j + 2], at + k_at[j + 3]
-                            for x in range(h * G, h * G + G, TOGETHER):
-                                dots(TOGETHER, WIDTH, q, x, k, k0, k1, k2, k3, scores, j)
+                            for x in range(h * G, h * G + G, FOR_K):
+                                dots(FOR_K, WIDTH, q, x, k, k0, k1, k2, k3, scores, j)
 
                     # The online softmax: weights of this tile, correction of what was summed before.
                     for h in range(heads):
@@ -159,8 +160,8 @@ def build_attend(head_dim: int, group: int, parallel: bool = False) -> Callable:
                                     prefetch(k, at + d)
                             at = (first_head + h) * v_stride_head
                             v0, v1, v2, v3 = at + v_at[j], at + v_at[j + 1], at + v_at[j + 2], at + v_at[j + 3]
-                            for x in range(h * G, h * G + G, TOGETHER):
-                                adds(TOGETHER, WIDTH, acc, x, v, v0, v1, v2, v3, scores, j)
+                            for x in range(h * G, h * G + G, FOR_V):
+                                adds(FOR_V, WIDTH, acc, x, v, v0, v1, v2, v3, scores, j)
 
                 for h in range(heads):
                     for d in range(D):
