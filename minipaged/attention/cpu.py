@@ -90,8 +90,12 @@ class _Layer:
         self.shape = k_cache.shape
         _, self.block_size, self.num_kv_heads, self.head_dim = k_cache.shape
         self.k, self.v = _flat(k_cache), _flat(v_cache)
-        self.strides = (*k_cache.stride()[:3], *v_cache.stride()[:3])
+        self.strides = _strides(k_cache, v_cache)
         self.addresses = (k_cache.data_ptr(), v_cache.data_ptr())
+
+
+def _strides(k_cache: Tensor, v_cache: Tensor) -> tuple[int, ...]:
+    return (*k_cache.stride()[:3], *v_cache.stride()[:3])
 
 
 _layers: dict[tuple[int, int], tuple[weakref.ref, weakref.ref, _Layer]] = {}
@@ -103,7 +107,8 @@ def _layer_of(k_cache: Tensor, v_cache: Tensor) -> _Layer | None:
     known = _layers.get(name)
     if known is not None and known[0]() is k_cache and known[1]() is v_cache:
         layer = known[2]
-        if layer.shape == k_cache.shape and layer.addresses == (k_cache.data_ptr(), v_cache.data_ptr()):
+        same_memory = layer.addresses == (k_cache.data_ptr(), v_cache.data_ptr())
+        if same_memory and layer.shape == k_cache.shape and layer.strides == _strides(k_cache, v_cache):
             return layer
     if not _readable(k_cache, v_cache) or k_cache.ndim != 4 or k_cache.shape != v_cache.shape or not k_cache.numel():
         return None

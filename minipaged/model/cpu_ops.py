@@ -30,7 +30,7 @@ def rms_norm_rows(x, weight, eps, out):
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    out = torch.empty((gate_up.shape[0], gate_up.shape[1] // 2))
+    out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
     silu_mul_rows(gate_up.numpy(), out.numpy())
     return out
 
@@ -47,7 +47,7 @@ def silu_mul_rows(gate_up, out):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    out = torch.empty(x.shape)
+    out = x.new_empty(x.shape)
     rotate_rows(x.numpy(), cos.numpy(), sin.numpy(), out.numpy())
     return out
 
@@ -65,11 +65,13 @@ def rotate_rows(x, cos, sin, out):
 
 
 def can_multiply(x: Tensor, weight: Tensor) -> bool:
-    return is_able(*weight.shape) and x.is_contiguous() and weight.is_contiguous()
+    """Would torch compute it, and can the kernel read it? The kernel itself checks nothing."""
+    fits = weight.dim() == 2 and x.shape[1] == weight.shape[1]
+    return fits and is_able(*weight.shape) and x.is_contiguous() and weight.is_contiguous()
 
 
 def product_of_rows(x: Tensor, weight: Tensor) -> Tensor:
     """x · weightᵀ for few rows."""
-    out = torch.empty(len(x), len(weight))
+    out = x.new_empty(len(x), len(weight))
     product(x.numpy(), weight.detach().numpy(), out.numpy())
     return out

@@ -128,8 +128,10 @@ class DecoderLayer(nn.Module):
     @property
     def is_plain(self) -> bool:
         """Has it only what `few_rows` computes? Biases may stand in the projection to the heads alone."""
-        attention, mlp = self.self_attn, self.mlp
-        if type(attention) is not Attention or type(mlp) is not MLP or attention.has_norms:
+        attention, mlp, norms = self.self_attn, self.mlp, (self.input_layernorm, self.post_attention_layernorm)
+        if type(attention) is not Attention or type(mlp) is not MLP or any(type(norm) is not RMSNorm for norm in norms):
+            return False
+        if attention.has_norms:
             return False
         without_bias = (attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
         linear = all(type(part) is Linear for part in (attention.qkv_proj, *without_bias))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numba import njit
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from minipaged.attention.cpu_kernels import OPTIONS
 from minipaged.model.cpu_ops import rms_norm_rows, rotate_rows, silu_mul_rows
@@ -31,7 +32,7 @@ def few_rows(layer: DecoderLayer) -> FewRows | None:
     Remembered until a part of the layer is replaced, or asks to be called by itself (a hook).
     """
     known = _known.get(layer)
-    if known is None or not known.fits():
+    if known is None or not known.fits(layer):
         known = _known[layer] = FewRows(layer)
     return known if known.able else None
 
@@ -41,22 +42,36 @@ class FewRows:
 
     def __init__(self, layer: DecoderLayer) -> None:
         modules = list(layer.modules())
-        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self._hooks = [*hooks, _global_forward_hooks, _global_forward_pre_hooks]
+        self._has_hooks = any(self._hooks)
+        self._numbers = _numbers(layer)
+        self._own = [vars(module) for module in modules]
         owners = [owner for m in modules for owner in (m._modules, m._parameters)]
         self._parts = [(owner, name, part) for owner in owners for name, part in owner.items()]
         self._weights = list(layer.parameters())
         self._addresses = [weight.data_ptr() for weight in self._weights]
-        self.able = not any(self._hooks) and layer.is_plain and all(map(_is_readable, self._weights))
+        self.able = not self._has_hooks and layer.is_plain and all(map(_is_readable, self._weights))
+        self.able = self.able and not self._is_patched() and _shapes_fit(layer)
         if self.able:
             self._read(layer)
 
-    def fits(self) -> bool:
+    def fits(self, layer: DecoderLayer) -> bool:
         """Is the layer still the one that was read? A weight that was changed in place is: its memory is the same."""
         return (
-            self.able is not any(self._hooks)
+            self._has_hooks is any(self._hooks)
             and all(owner.get(name) is part for owner, name, part in self._parts)
             and [weight.data_ptr() for weight in self._weights] == self._addresses
+            and (not self.able or self._is_still_able(layer))
         )
+
+    def _is_still_able(self, layer: DecoderLayer) -> bool:
+        whole = all(weight.is_contiguous() for weight in self._weights)
+        return whole and not self._is_patched() and self._numbers == _numbers(layer)
+
+    def _is_patched(self) -> bool:
+        """Has somebody given one module a `forward` of its own?"""
+        return any("forward" in own for own in self._own)
 
     def _read(self, layer: DecoderLayer) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -76,19 +91,45 @@ class FewRows:
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, k_cache, v_cache, metadata, backend) -> Tensor:
         """`DecoderLayer.forward`: hidden [T, hidden_size] → the same shape."""
+        if len(cos) != len(hidden):
+            raise ValueError(
+                f"{len(hidden)} tokens, but the rotations of {len(cos)} positions: give one position for each token"
+            )
         rows, heads = hidden.numpy(), np.empty((len(hidden), *self.shape), np.float32)
         _before_attention(rows, *self.before, cos.numpy(), sin.numpy(), heads)
         query, key, value = (torch.from_numpy(heads[:, part]) for part in self.parts)
         backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)
         attended = backend.attend(query, k_cache, v_cache, metadata, self.scale)
-        return torch.from_numpy(_after_attention(rows, attended.numpy().reshape(len(rows), -1), *self.after))
+        attended = attended.to(hidden.dtype).numpy().reshape(len(rows), -1)
+        return torch.from_numpy(_after_attention(rows, attended, *self.after))
 
 
 _known: WeakKeyDictionary[nn.Module, FewRows] = WeakKeyDictionary()
 
 
+def _numbers(layer: DecoderLayer) -> tuple[float, float, float]:
+    return layer.input_layernorm.eps, layer.post_attention_layernorm.eps, layer.self_attn.scale
+
+
+def _shapes_fit(layer: DecoderLayer) -> bool:
+    """The kernels check no sizes: torch shall say what is wrong with a layer whose parts do not fit together."""
+    attention, mlp = layer.self_attn, layer.mlp
+    (size,), inner = layer.input_layernorm.weight.shape, mlp.down_proj.weight.shape[1]
+    all_heads = attention.num_heads + 2 * attention.num_kv_heads
+    shapes = {
+        layer.post_attention_layernorm.weight: (size,),
+        attention.qkv_proj.weight: (all_heads * attention.head_dim, size),
+        attention.o_proj.weight: (size, attention.num_heads * attention.head_dim),
+        mlp.gate_up_proj.weight: (2 * inner, size),
+        mlp.down_proj.weight: (size, inner),
+    }
+    if attention.qkv_proj.bias is not None:
+        shapes[attention.qkv_proj.bias] = (all_heads * attention.head_dim,)
+    return all(weight.shape == shape for weight, shape in shapes.items())
+
+
 def _is_readable(weight: Tensor) -> bool:
-    of_size = weight.dim() == 1 or is_able(*weight.shape)
+    of_size = type(weight) is nn.Parameter and (weight.dim() == 1 or is_able(*weight.shape))
     return of_size and weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
 
 

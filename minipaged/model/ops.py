@@ -27,7 +27,8 @@ EXCHANGED = {torch.float32: range(FEW_ROWS + 1, 49), torch.bfloat16: range(2, 49
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight, over the last dimension."""
-    if _in_one_pass(x, 2) and x.is_contiguous() and weight.dtype is torch.float32:
+    fits = weight.dtype is torch.float32 and weight.shape == x.shape[-1:]
+    if fits and _in_one_pass(x, 2) and x.is_contiguous():
         return _kernels().rms_norm(x, weight, eps)
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
@@ -42,7 +43,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn x [..., T, heads, D] by the angles of its positions: cos and sin [T, 1, D]."""
-    if _in_one_pass(x, 3) and x.stride(-1) == 1 and cos.dtype is torch.float32:
+    fits = cos.dtype is torch.float32 and cos.shape == sin.shape == (*x.shape[:1], 1, *x.shape[-1:])
+    if fits and _in_one_pass(x, 3) and x.stride(-1) == 1:
         return _kernels().rotate(x, cos, sin)
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

@@ -128,6 +128,69 @@ def test_a_changed_weight_is_seen(monkeypatch):
     torch.testing.assert_close(step(model, 2), step_by_step(model, 2, monkeypatch), rtol=1e-4, atol=1e-5)
 
 
+def change_eps(layer):
+    layer.input_layernorm.eps = 10.0
+
+
+def change_scale(layer):
+    layer.self_attn.scale = 3.0
+
+
+def patch_forward(layer):
+    old = layer.mlp.down_proj.forward
+    layer.mlp.down_proj.forward = lambda x: 2 * old(x)
+
+
+def turn_a_weight(layer):
+    layer.mlp.down_proj.weight.data = layer.mlp.down_proj.weight.data.t().contiguous().t()
+
+
+def other_norm(layer):
+    layer.post_attention_layernorm = torch.nn.LayerNorm(32, bias=False)
+
+
+@pytest.mark.parametrize("change", [change_eps, change_scale, patch_forward, turn_a_weight, other_norm])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_changed_layer_is_computed_as_it_is(change, before, monkeypatch):
+    model = make_model()
+    if before:
+        step(model, 3)
+    change(model.layers[0])
+    torch.testing.assert_close(step(model, 3), step_by_step(model, 3, monkeypatch), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_does_not_fit_is_refused_by_torch():
+    model = make_model()
+    model.layers[0].mlp.down_proj.weight.data = torch.randn(32, 96)
+    with pytest.raises(RuntimeError):
+        step(model, 2)
+
+
+def test_a_layer_without_the_kernels_is_read_once():
+    model = make_model(qk_norm=True)
+    with torch.inference_mode():
+        assert few_rows(model.layers[0]) is None
+        known = _known[model.layers[0]]
+        assert few_rows(model.layers[0]) is None
+        assert _known[model.layers[0]] is known
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_torchs_default_type_does_not_matter(dtype):
+    model = make_model()
+    expected = step(model, 3), step(model, 30)
+    torch.set_default_dtype(dtype)
+    try:
+        x, weight = torch.ones(1, 32, dtype=torch.float32), torch.ones(4, 32, dtype=torch.float32)
+        with torch.inference_mode():
+            assert ops.linear(x, weight, None).tolist() == [[32.0] * 4]
+            assert ops.silu_mul(x).dtype is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(step(model, 3), expected[0])
+    assert torch.equal(step(model, 30), expected[1])
+
+
 def test_a_hook_is_called():
     model, seen = make_model(), []
     step(model, 1)

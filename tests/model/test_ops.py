@@ -67,6 +67,17 @@ def test_linear_in_sixteen_bits(rows):
     torch.testing.assert_close(got, torch.nn.functional.linear(x, weight, bias), rtol=2e-2, atol=2e-2)
 
 
+def test_sizes_that_do_not_fit_are_left_to_torch():
+    x = torch.ones(1, 32)
+    with torch.inference_mode():
+        with pytest.raises(RuntimeError):
+            ops.linear(x, torch.ones(4, 16), None)
+        with pytest.raises(RuntimeError):
+            ops.rms_norm(x, torch.ones(16), 1e-5)
+        heads, cos, sin = torch.ones(3, 2, 4), torch.ones(1, 1, 4), torch.zeros(1, 1, 4)
+        assert torch.equal(ops.rotate(heads, cos, sin), heads)  # torch broadcasts
+
+
 def test_nan_stays_nan():
     x = torch.tensor([[1.0, float("nan"), 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]])
     with torch.inference_mode():
