@@ -45,7 +45,6 @@ class FewRows:
         hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self._hooks = [*hooks, _global_forward_hooks, _global_forward_pre_hooks]
         self._has_hooks = any(self._hooks)
-        self._numbers = _numbers(layer)
         self._own = [vars(module) for module in modules]
         owners = [owner for m in modules for owner in (m._modules, m._parameters)]
         self._parts = [(owner, name, part) for owner in owners for name, part in owner.items()]
@@ -74,6 +73,7 @@ class FewRows:
         return any("forward" in own for own in self._own)
 
     def _read(self, layer: DecoderLayer) -> None:
+        self._numbers = _numbers(layer)
         attention, mlp = layer.self_attn, layer.mlp
         first, second = layer.input_layernorm, layer.post_attention_layernorm
         self.scale = attention.scale

@@ -166,6 +166,15 @@ def test_a_layer_that_does_not_fit_is_refused_by_torch():
         step(model, 2)
 
 
+def test_parts_of_ones_own_need_no_attributes():
+    model = make_model()
+    for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm"):
+        layer = make_model().layers[0]
+        setattr(layer, name, torch.nn.Identity())
+        assert few_rows(layer) is None
+    assert few_rows(model.layers[0]) is not None
+
+
 def test_a_layer_without_the_kernels_is_read_once():
     model = make_model(qk_norm=True)
     with torch.inference_mode():
