@@ -137,6 +137,10 @@ class DecoderLayer(nn.Module):
         linear = all(type(part) is Linear for part in (attention.qkv_proj, *without_bias))
         return linear and all(part.bias is None for part in without_bias)
 
+    def _apply(self, *arguments: object, **named: object) -> nn.Module:
+        ops.forget(self)  # torch's way of .to(), .half(), .cuda(): without this the old weights would stay, too
+        return super()._apply(*arguments, **named)
+
     def forward(self, hidden: Tensor, *paged: object) -> Tensor:
         few_rows = ops.few_rows(self, hidden)
         if few_rows is not None:

@@ -8,7 +8,6 @@ as the arithmetic. GPUs have the same trouble and the same cures: fused kernels 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,17 +23,6 @@ if TYPE_CHECKING:
     from minipaged.model.decoder import DecoderLayer
 
 NO_BIAS = np.empty(0, np.float32)
-
-
-def few_rows(layer: DecoderLayer) -> FewRows | None:
-    """How the kernels read this layer, or None where it has something that they lack.
-
-    Remembered until a part of the layer is replaced, or asks to be called by itself (a hook).
-    """
-    known = _known.get(layer)
-    if known is None or not known.fits(layer):
-        known = _known[layer] = FewRows(layer)
-    return known if known.able else None
 
 
 class FewRows:
@@ -102,9 +90,6 @@ class FewRows:
         attended = backend.attend(query, k_cache, v_cache, metadata, self.scale)
         attended = attended.to(hidden.dtype).numpy().reshape(len(rows), -1)
         return torch.from_numpy(_after_attention(rows, attended, *self.after))
-
-
-_known: WeakKeyDictionary[nn.Module, FewRows] = WeakKeyDictionary()
 
 
 def _numbers(layer: DecoderLayer) -> tuple[float, float, float]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from minipaged.model.decoder import DecoderLayer
@@ -63,12 +64,26 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def few_rows(layer: DecoderLayer, hidden: Tensor) -> FewRows | None:
-    """The layer in two kernels, where there are few rows and one thread; None: one operation after the other."""
+    """The layer in two kernels, where there are few rows and one thread; None: one operation after the other.
+
+    How the kernels read a layer is remembered until a part of it is replaced, or asks to be called by itself (a hook).
+    """
     if not _in_one_pass(hidden, 2) or not _are_few(hidden) or not hidden.is_contiguous():
         return None
-    from minipaged.model.few_rows import few_rows as of_layer
+    known = _known.get(layer)
+    if known is None or not known.fits(layer):
+        from minipaged.model.few_rows import FewRows
 
-    return of_layer(layer)
+        known = _known[layer] = FewRows(layer)
+    return known if known.able else None
+
+
+_known: WeakKeyDictionary[nn.Module, FewRows] = WeakKeyDictionary()
+
+
+def forget(layer: nn.Module) -> None:
+    """The layer's weights go to other memory: let go of what they were."""
+    _known.pop(layer, None)
 
 
 def _are_few(x: Tensor) -> bool:

@@ -16,7 +16,7 @@ from minipaged.attention.cpu_vectors import adds, dots, width_for
 from minipaged.kv_cache.storage import KVCacheStorage
 from minipaged.model import LlamaModel, ModelConfig, ops
 from minipaged.model.cpu_products import product
-from minipaged.model.few_rows import _known, few_rows
+from minipaged.model.ops import _known
 
 CONFIG = ModelConfig.from_dict(
     {
@@ -28,12 +28,10 @@ CONFIG = ModelConfig.from_dict(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def few_rows(layer):
+    """What a step with one row finds."""
+    with torch.inference_mode():
+        return ops.few_rows(layer, torch.zeros(1, 32))
 
 
 def make_model(**changes) -> LlamaModel:
@@ -224,6 +222,14 @@ def test_all_else_goes_one_by_one(case):
         torch.set_num_threads(2)
     with torch.set_grad_enabled(case == "gradients"):
         assert ops.few_rows(layer, hidden) is None
+
+
+def test_weights_that_went_elsewhere_are_let_go():
+    model = make_model()
+    step(model, 1)
+    assert all(layer in _known for layer in model.layers)
+    model.to(torch.bfloat16)
+    assert not any(layer in _known for layer in model.layers)
 
 
 def test_a_model_that_is_gone_is_forgotten():
