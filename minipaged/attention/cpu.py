@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -61,15 +61,7 @@ class CPUBackend(ReferenceBackend):
         ours = layer is not None and self.options.only_window and _readable(query)
         if not ours or not isinstance(metadata, AttentionMetadata):
             return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
-
-        def make_plan() -> _Plan:
-            if self.validate:
-                validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
-            return _Plan(metadata, query, layer, scale, window)
-
-        # The layers of a step differ in their numbers alone: what is found out for the first holds for all.
-        window = self.options.sliding_window
-        plan = metadata._once(("cpu", query.shape, layer.shape, layer.strides, scale, window, self.validate), make_plan)
+        plan = self._plan(query, k_cache, v_cache, metadata, scale, layer)
         if return_lse and plan.long:
             return super().attend(query, k_cache, v_cache, metadata, scale, return_lse)
         query = query.detach()
@@ -79,8 +71,85 @@ class CPUBackend(ReferenceBackend):
         output = torch.from_numpy(out)
         for s, rows, length in plan.long:
             table = metadata.block_tables[s]
-            _attend_long(query[rows], k_cache, v_cache, table, length, scale, window, output[rows])
+            _attend_long(query[rows], k_cache, v_cache, table, length, scale, self.options.sliding_window, output[rows])
         return (output, torch.from_numpy(lse)) if return_lse else output
+
+    def begin_step(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        caches: Sequence[tuple[Tensor, Tensor]],
+        metadata: AttentionMetadata,
+        scale: float,
+    ) -> CPUStep | None:
+        """All layers of one step, checked once: for a caller that keeps query, key and value of every layer in the
+        same three tensors. None: these are not for the kernels, or for ``write`` and ``attend`` of somebody's own.
+
+        Raises what ``write`` and ``attend`` raise, before anything is written.
+        """
+        own = (type(self).write, type(self).attend) == _KERNEL_METHODS and not vars(self).keys() & {"write", "attend"}
+        layers = [_layer_of(*both) for both in caches]
+        if not own or None in layers or not self.options.only_window or not _readable(query, key, value):
+            return None
+        first = layers[0]
+        if any(layer.shape != first.shape or layer.strides != first.strides for layer in layers):
+            return None
+        plan = self._plan(query, *caches[0], metadata, scale, first)
+        if plan.long or not len(plan.jobs):
+            return None
+        if self.validate:
+            validate_write(key, value, *caches[0], metadata.slot_mapping)
+        return CPUStep(plan, layers, query.numpy(), key.numpy(), value.numpy(), metadata.slot_mapping.numpy())
+
+    def _plan(
+        self,
+        query: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        layer: _Layer,
+    ) -> _Plan:
+        """Made and checked for the first layer of a step. The others differ in their numbers alone."""
+        window = self.options.sliding_window
+
+        def make() -> _Plan:
+            if self.validate:
+                validate_attend(query, k_cache, v_cache, metadata, self.options, scale)
+            return _Plan(metadata, query, layer, scale, window)
+
+        return metadata._once(("cpu", query.shape, layer.shape, layer.strides, scale, window, self.validate), make)
+
+
+_KERNEL_METHODS = (CPUBackend.write, CPUBackend.attend)
+
+
+class CPUStep:
+    """What ``write`` and ``attend`` do for every layer of a step, without asking the same questions again.
+
+    ``out`` [T, num_heads, head_dim] holds the result of the layer that ran last.
+    """
+
+    def __init__(
+        self,
+        plan: _Plan,
+        layers: Sequence[_Layer],
+        query: np.ndarray,
+        key: np.ndarray,
+        value: np.ndarray,
+        slots: np.ndarray,
+    ) -> None:
+        self.out, self._lse = np.empty(query.shape, np.float32), np.empty(query.shape[:2], np.float32)
+        self._plan, self._layers, self._query, self._new = plan, layers, query, (key, value)
+        self._write = _write_kernel(layers[0].head_dim)
+        self._places = (layers[0].block_size, *layers[0].strides, slots)
+
+    def run(self, index: int) -> None:
+        """Write the layer's new keys and values, then attend."""
+        layer, plan = self._layers[index], self._plan
+        self._write(*self._new, layer.k, layer.v, *self._places)
+        run_jobs(*plan.kernel, plan.jobs, (self._query, layer.k, layer.v, self.out, self._lse, *plan.arguments))
 
 
 class _Layer:

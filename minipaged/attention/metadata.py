@@ -152,10 +152,11 @@ def _whole_numbers(name: str, values: Sequence, dtype: torch.dtype, device: str 
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} holds {_first_odd(values)!r}, but whole numbers are needed")
     narrow = array.astype(np.int32 if dtype is torch.int32 else np.int64)
-    if narrow.dtype != array.dtype and (narrow != array).any():
+    if narrow.dtype != array.dtype and np.count_nonzero(narrow != array):
         largest = max(int(array.max()), int(array.min()), key=abs)
         raise ValueError(f"{name} holds {largest}, which does not fit into {dtype}: at most {torch.iinfo(dtype).max}")
-    return torch.from_numpy(narrow).to(device)
+    tensor = torch.from_numpy(narrow)
+    return tensor if str(device) == "cpu" else tensor.to(device)
 
 
 def _first_odd(values: Sequence) -> object:

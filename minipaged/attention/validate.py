@@ -170,12 +170,11 @@ def _validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size:
             f"{len(starts)} entries: that many sequences need {num_seqs} lengths and "
             f"{num_seqs + 1} starts"
         )
-    _validate_lengths(metadata, lens, np.diff(starts))
-    blocks_needed = -(-lens // block_size)
-    read = np.arange(width) < blocks_needed[:, None]
-    good = read & (tables >= 0) & (tables < num_blocks)
-    if (good.sum(axis=1) != blocks_needed).any():
-        _explain_tables(tables, lens, blocks_needed, read, num_blocks, block_size)
+    _validate_lengths(metadata, lens, starts[1:] - starts[:-1])
+    read = np.arange(0, width * block_size, block_size) < lens[:, None]  # is the block's first token in the context?
+    good = tables.view(np.uint32) < num_blocks  # as unsigned, −1 is the largest number
+    if np.count_nonzero(read > good) or np.maximum.reduce(lens, initial=0) > width * block_size:
+        _explain_tables(tables, lens, -(-lens // block_size), read, num_blocks, block_size)
     if starts[0] != 0:
         raise ValueError(
             f"query_start_loc begins at {starts[0]}, but the first sequence's query tokens begin at row 0: make "
@@ -207,15 +206,15 @@ def _explain_tables(
 
 
 def _validate_lengths(metadata: AttentionMetadata, lens: np.ndarray, query_lens: np.ndarray) -> None:
-    bad = np.flatnonzero((query_lens < 0) | (query_lens > lens) | (lens < 0))
-    if len(bad):
-        s = bad[0]
+    bad = (query_lens < 0) | (query_lens > lens)
+    if np.count_nonzero(bad):
+        s = np.flatnonzero(bad)[0]
         raise ValueError(
             f"sequence {s} has {query_lens[s]} query tokens and seq_len {lens[s]}: "
             "it must be 0 ≤ query tokens ≤ seq_len, because the query tokens are the last tokens of the "
             "context"
         )
-    longest_query, longest = query_lens.max(initial=0), lens.max(initial=0)
+    longest_query, longest = (np.maximum.reduce(numbers, initial=0) for numbers in (query_lens, lens))
     if longest_query > metadata.max_query_len or longest > metadata.max_seq_len:
         raise ValueError(
             f"max_query_len is {metadata.max_query_len} and max_seq_len {metadata.max_seq_len}, but the "

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import tempfile
@@ -208,7 +207,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{name} is {getattr(args, name)}; it must be at least 1")
     if args.json:
         check_output(parser, "--json", args.json, ".json")
-    os.environ["NUMBA_NUM_THREADS"] = str(args.threads)
     import torch
 
     from minipaged.bench.generate.checkpoint import SHAPES

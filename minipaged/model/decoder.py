@@ -129,7 +129,8 @@ class DecoderLayer(nn.Module):
     def is_plain(self) -> bool:
         """Has it only what `few_rows` computes? Biases may stand in the projection to the heads alone."""
         attention, mlp, norms = self.self_attn, self.mlp, (self.input_layernorm, self.post_attention_layernorm)
-        if type(attention) is not Attention or type(mlp) is not MLP or any(type(norm) is not RMSNorm for norm in norms):
+        ours = type(self) is DecoderLayer and type(attention) is Attention and type(mlp) is MLP
+        if not ours or any(type(norm) is not RMSNorm for norm in norms):
             return False
         if attention.has_norms:
             return False
@@ -137,14 +138,7 @@ class DecoderLayer(nn.Module):
         linear = all(type(part) is Linear for part in (attention.qkv_proj, *without_bias))
         return linear and all(part.bias is None for part in without_bias)
 
-    def _apply(self, *arguments: object, **named: object) -> nn.Module:
-        ops.forget(self)  # torch's way of .to(), .half(), .cuda(): without this the old weights would stay, too
-        return super()._apply(*arguments, **named)
-
     def forward(self, hidden: Tensor, *paged: object) -> Tensor:
-        few_rows = ops.few_rows(self, hidden)
-        if few_rows is not None:
-            return few_rows.forward(hidden, *paged)
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), *paged)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -168,6 +162,10 @@ class LlamaModel(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def _apply(self, *arguments: object, **named: object) -> nn.Module:
+        ops.forget(self)  # torch's way of .to(), .half(), .cuda(): without this the old weights would stay, too
+        return super()._apply(*arguments, **named)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -194,6 +192,11 @@ class LlamaModel(nn.Module):
         """
         hidden, cos, sin = self._embed(token_ids, positions)
         sliding = with_window(backend, self.config.sliding_window)
+        few_rows = ops.few_rows(self, hidden) if len(set(self.slides)) == 1 else None
+        if few_rows is not None:
+            reader = sliding if self.slides[0] else backend
+            if few_rows.run(hidden, cos, sin, storage, metadata, reader):
+                return self.norm(hidden)
         for index, layer in enumerate(self.layers):
             k_cache, v_cache = storage.k_cache[index], storage.v_cache[index]
             reader = sliding if self.slides[index] else backend

@@ -1,12 +1,15 @@
-"""A decoder layer for the few rows of a decode step on a CPU: one Numba call before attention, and one after it.
+"""The decoder layers for the few rows of a decode step on a CPU: two Numba calls a layer, around those of attention.
 
 The arithmetic is that of `DecoderLayer.forward`, which is its definition. It stands here a second time because a step
-with one row is short, less than half a millisecond a layer: to start its fifteen operations one by one takes as long
-as the arithmetic. GPUs have the same trouble and the same cures: fused kernels and CUDA graphs.
+with one row is short, less than half a millisecond a layer: to start its fifteen operations one by one, and to check
+what each of them is given, takes as long as the arithmetic. GPUs have the same trouble and the same cures: fused
+kernels and CUDA graphs.
 """
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,88 +23,131 @@ from minipaged.model.cpu_ops import rms_norm_rows, rotate_rows, silu_mul_rows
 from minipaged.model.cpu_products import is_able, product
 
 if TYPE_CHECKING:
-    from minipaged.model.decoder import DecoderLayer
+    from minipaged.attention import AttentionBackend, AttentionMetadata
+    from minipaged.kv_cache.storage import KVCacheStorage
+    from minipaged.model.decoder import DecoderLayer, LlamaModel
 
 NO_BIAS = np.empty(0, np.float32)
 
 
 class FewRows:
-    """The weights of one layer as numpy arrays on the same memory, and what must stay as it is for them to be right."""
+    """The layers' weights as numpy arrays on the same memory, and what must stay as it is for them to be right."""
 
-    def __init__(self, layer: DecoderLayer) -> None:
-        modules = list(layer.modules())
+    def __init__(self, model: LlamaModel) -> None:
+        layers = list(model.layers)
+        modules = [module for layer in layers for module in layer.modules()]
         hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self._hooks = [*hooks, _global_forward_hooks, _global_forward_pre_hooks]
         self._has_hooks = any(self._hooks)
         self._own = [vars(module) for module in modules]
         owners = [owner for m in modules for owner in (m._modules, m._parameters)]
-        self._parts = [(owner, name, part) for owner in owners for name, part in owner.items()]
-        self._weights = list(layer.parameters())
-        self._addresses = [weight.data_ptr() for weight in self._weights]
-        self.able = not self._has_hooks and layer.is_plain and all(map(_is_readable, self._weights))
-        self.able = self.able and not self._is_patched() and _shapes_fit(layer)
+        self._owners = [model._modules, model.layers._modules, *owners]
+        self._parts = self._parts_now()
+        self._weights = [weight for layer in layers for weight in layer.parameters()]
+        self._addresses = self._addresses_now()
+        self.size = model.config.hidden_size
+        self.able = self._are_readable(layers)
         if self.able:
-            self._read(layer)
+            self._read(layers)
 
-    def fits(self, layer: DecoderLayer) -> bool:
-        """Is the layer still the one that was read? A weight that was changed in place is: its memory is the same."""
+    def _are_readable(self, layers: list[nn.Module]) -> bool:
+        """Have they the course's own parts alone, are they alike, and does nobody listen between the parts?"""
+        if self._has_hooks or self._is_patched() or not all(getattr(layer, "is_plain", False) for layer in layers):
+            return False
+        if not all(map(_is_readable, self._weights)) or not all(_shapes_fit(layer, self.size) for layer in layers):
+            return False
+        return len({tuple(number for *_, number in _numbers(layer)) for layer in layers}) == 1
+
+    def fits(self) -> bool:
+        """Are the layers still those that were read? A weight that was changed in place is: its memory is the same."""
+        parts = self._parts_now()
         return (
             self._has_hooks is any(self._hooks)
-            and all(owner.get(name) is part for owner, name, part in self._parts)
-            and [weight.data_ptr() for weight in self._weights] == self._addresses
-            and (not self.able or self._is_still_able(layer))
+            and len(parts) == len(self._parts)
+            and all(map(is_, parts, self._parts))
+            and self._addresses_now() == self._addresses
+            and (not self.able or self._is_still_able())
         )
 
-    def _is_still_able(self, layer: DecoderLayer) -> bool:
-        whole = all(weight.is_contiguous() for weight in self._weights)
-        return whole and not self._is_patched() and self._numbers == _numbers(layer)
+    def _is_still_able(self) -> bool:
+        same = all(own.get(name) == number for own, name, number in self._numbers)
+        return same and not self._is_patched() and all(map(Tensor.is_contiguous, self._weights))
+
+    def _parts_now(self) -> list[nn.Module | Tensor | None]:
+        return list(chain.from_iterable(map(dict.values, self._owners)))
+
+    def _addresses_now(self) -> list[int]:
+        return list(map(Tensor.data_ptr, self._weights))
 
     def _is_patched(self) -> bool:
         """Has somebody given one module a `forward` of its own?"""
         return any("forward" in own for own in self._own)
 
-    def _read(self, layer: DecoderLayer) -> None:
-        self._numbers = _numbers(layer)
-        attention, mlp = layer.self_attn, layer.mlp
-        first, second = layer.input_layernorm, layer.post_attention_layernorm
+    def _read(self, layers: list[DecoderLayer]) -> None:
+        self._numbers = [number for layer in layers for number in _numbers(layer)]
+        attention = layers[0].self_attn
         self.scale = attention.scale
         first_key, first_value = attention.num_heads, attention.num_heads + attention.num_kv_heads
         self.parts = (slice(first_key), slice(first_key, first_value), slice(first_value, None))
         self.shape = (first_value + attention.num_kv_heads, attention.head_dim)
-        self.before = (
-            _array(first.weight), np.float32(first.eps), _array(attention.qkv_proj.weight),
-            _array(attention.qkv_proj.bias), first_value,
-        )  # fmt: skip
-        self.after = (
-            _array(attention.o_proj.weight), _array(second.weight), np.float32(second.eps),
-            _array(mlp.gate_up_proj.weight), _array(mlp.down_proj.weight),
-        )  # fmt: skip
+        self.layers = [(_before(layer, first_value), _after(layer)) for layer in layers]
 
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, k_cache, v_cache, metadata, backend) -> Tensor:
-        """`DecoderLayer.forward`: hidden [T, hidden_size] → the same shape."""
+    def run(
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        storage: KVCacheStorage,
+        metadata: AttentionMetadata,
+        backend: AttentionBackend,
+    ) -> bool:
+        """Every `DecoderLayer.forward`, in place: hidden [T, hidden_size]. False: not with this backend."""
+        if not hasattr(backend, "begin_step") or hidden.shape[1] != self.size:
+            return False
         if len(cos) != len(hidden):
             raise ValueError(
                 f"{len(hidden)} tokens, but the rotations of {len(cos)} positions: give one position for each token"
             )
-        rows, heads = hidden.numpy(), np.empty((len(hidden), *self.shape), np.float32)
-        _before_attention(rows, *self.before, cos.numpy(), sin.numpy(), heads)
-        query, key, value = (torch.from_numpy(heads[:, part]) for part in self.parts)
-        backend.write(key, value, k_cache, v_cache, metadata.slot_mapping)
-        attended = backend.attend(query, k_cache, v_cache, metadata, self.scale)
-        attended = attended.to(hidden.dtype).numpy().reshape(len(rows), -1)
-        return torch.from_numpy(_after_attention(rows, attended, *self.after))
+        heads = torch.empty((len(hidden), *self.shape), dtype=torch.float32)
+        caches = [(storage.k_cache[index], storage.v_cache[index]) for index in range(len(self.layers))]
+        step = backend.begin_step(*(heads[:, part] for part in self.parts), caches, metadata, self.scale)
+        if step is None:
+            return False
+        rows, heads, cos, sin = hidden.numpy(), heads.numpy(), cos.numpy(), sin.numpy()
+        attended = step.out.reshape(len(rows), -1)
+        for index, (before, after) in enumerate(self.layers):
+            _before_attention(rows, *before, cos, sin, heads)
+            step.run(index)
+            _after_attention(rows, attended, *after)
+        return True
 
 
-def _numbers(layer: DecoderLayer) -> tuple[float, float, float]:
-    return layer.input_layernorm.eps, layer.post_attention_layernorm.eps, layer.self_attn.scale
+def _before(layer: DecoderLayer, num_rotated: int) -> tuple:
+    norm, heads = layer.input_layernorm, layer.self_attn.qkv_proj
+    return _array(norm.weight), np.float32(norm.eps), _array(heads.weight), _array(heads.bias), num_rotated
 
 
-def _shapes_fit(layer: DecoderLayer) -> bool:
+def _after(layer: DecoderLayer) -> tuple:
+    norm, mlp = layer.post_attention_layernorm, layer.mlp
+    weights = (_array(mlp.gate_up_proj.weight), _array(mlp.down_proj.weight))
+    return _array(layer.self_attn.o_proj.weight), _array(norm.weight), np.float32(norm.eps), *weights
+
+
+def _numbers(layer: DecoderLayer) -> list[tuple[dict, str, float]]:
+    """What is no weight, and must be the same in all layers: (attributes of a module, name, value)."""
+    names = ("num_heads", "num_kv_heads", "head_dim", "scale")
+    places = [(layer.self_attn, name) for name in names]
+    places += [(norm, "eps") for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    return [(vars(module), name, getattr(module, name)) for module, name in places]
+
+
+def _shapes_fit(layer: DecoderLayer, size: int) -> bool:
     """The kernels check no sizes: torch shall say what is wrong with a layer whose parts do not fit together."""
     attention, mlp = layer.self_attn, layer.mlp
-    (size,), inner = layer.input_layernorm.weight.shape, mlp.down_proj.weight.shape[1]
+    inner = mlp.down_proj.weight.shape[1]
     all_heads = attention.num_heads + 2 * attention.num_kv_heads
     shapes = {
+        layer.input_layernorm.weight: (size,),
         layer.post_attention_layernorm.weight: (size,),
         attention.qkv_proj.weight: (all_heads * attention.head_dim, size),
         attention.o_proj.weight: (size, attention.num_heads * attention.head_dim),
@@ -138,12 +184,11 @@ def _after_attention(hidden, attended, o_weight, norm, eps, gate_up_weight, down
     rows, size = hidden.shape
     normed, added = np.empty((rows, size), np.float32), np.empty((rows, size), np.float32)
     product(attended, o_weight, added)
-    stream = hidden + added
-    rms_norm_rows(stream, norm, eps, normed)
+    hidden += added
+    rms_norm_rows(hidden, norm, eps, normed)
     gate_up = np.empty((rows, len(gate_up_weight)), np.float32)
     product(normed, gate_up_weight, gate_up)
     inner = np.empty((rows, len(gate_up_weight) // 2), np.float32)
     silu_mul_rows(gate_up, inner)
     product(inner, down_weight, added)
-    stream += added
-    return stream
+    hidden += added

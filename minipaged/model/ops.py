@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from minipaged.model.decoder import DecoderLayer
+    from minipaged.model.decoder import LlamaModel
     from minipaged.model.few_rows import FewRows
 
 FEW_ROWS = 24  # up to here reading the weights takes much of the time, and our own product is the fastest
@@ -63,27 +63,27 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def few_rows(layer: DecoderLayer, hidden: Tensor) -> FewRows | None:
-    """The layer in two kernels, where there are few rows and one thread; None: one operation after the other.
+def few_rows(model: LlamaModel, hidden: Tensor) -> FewRows | None:
+    """The layers in two kernels each, where there are few rows and one thread; None: one operation after the other.
 
-    How the kernels read a layer is remembered until a part of it is replaced, or asks to be called by itself (a hook).
+    How the kernels read the layers is remembered until a part is replaced, or asks to be called by itself (a hook).
     """
     if not _in_one_pass(hidden, 2) or not _are_few(hidden) or not hidden.is_contiguous():
         return None
-    known = _known.get(layer)
-    if known is None or not known.fits(layer):
+    known = _known.get(model)
+    if known is None or not known.fits():
         from minipaged.model.few_rows import FewRows
 
-        known = _known[layer] = FewRows(layer)
+        known = _known[model] = FewRows(model)
     return known if known.able else None
 
 
 _known: WeakKeyDictionary[nn.Module, FewRows] = WeakKeyDictionary()
 
 
-def forget(layer: nn.Module) -> None:
-    """The layer's weights go to other memory: let go of what they were."""
-    _known.pop(layer, None)
+def forget(model: nn.Module) -> None:
+    """The model's weights go to other memory: let go of what they were."""
+    _known.pop(model, None)
 
 
 def _are_few(x: Tensor) -> bool:

@@ -14,6 +14,8 @@ from minipaged.kv_cache.swap import SwapSpace
 from minipaged.serving.protocols import SchedulerOutput
 from minipaged.serving.request import Request
 
+MANY_ROWS, WARM_CONTEXT = 32, 64  # a batch of which every thread has a part, and its context, in a warm-up
+
 
 class ModelRunner:
     """Runs batches on one model with one KV cache."""
@@ -85,6 +87,21 @@ class ModelRunner:
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)  # the sampler waits for them anyway; now the model's time is right
         return logits
+
+    def warm_up(self) -> None:
+        """Run the model once in every form that a step may have: the first run compiles kernels, for seconds.
+
+        No request notices: nothing is written (all slots are −1), and what is read is block 0, which nobody owns.
+        """
+        for query_lens in ([1], [1] * MANY_ROWS, [MANY_ROWS]):
+            table = [0] * -(-WARM_CONTEXT // self.storage.block_size)
+            num_seqs, num_tokens = len(query_lens), sum(query_lens)
+            metadata = AttentionMetadata.build(
+                [table] * num_seqs, [WARM_CONTEXT] * num_seqs, query_lens, [-1] * num_tokens, device=self.device
+            )
+            zeros = torch.zeros(num_tokens, dtype=torch.int64, device=self.device)
+            with torch.inference_mode():
+                self.execute(zeros, zeros, metadata, range(num_tokens))
 
     @staticmethod
     def sampling_rows(output: SchedulerOutput) -> tuple[list[Request], list[int]]:

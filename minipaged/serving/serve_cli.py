@@ -62,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             grace_period=args.grace_period,
         )
         sock = open_socket(args.host, args.port)
-        app = create_app(_make_llm(args), config)
+        llm = _make_llm(args)
+        llm.engine.runner.warm_up()  # or the first request would wait for compilers
+        app = create_app(llm, config)
     except KeyboardInterrupt:  # while the model was loading
         return 130
     except (ValueError, TypeError, ImportError) as error:

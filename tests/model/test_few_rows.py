@@ -28,10 +28,10 @@ CONFIG = ModelConfig.from_dict(
 )  # fmt: skip
 
 
-def few_rows(layer):
+def few_rows(model):
     """What a step with one row finds."""
     with torch.inference_mode():
-        return ops.few_rows(layer, torch.zeros(1, 32))
+        return ops.few_rows(model, torch.zeros(1, 32))
 
 
 def make_model(**changes) -> LlamaModel:
@@ -42,7 +42,7 @@ def make_model(**changes) -> LlamaModel:
     return model.requires_grad_(False)
 
 
-def step(model: LlamaModel, rows: int) -> torch.Tensor:
+def step(model: LlamaModel, rows: int, backend=None) -> torch.Tensor:
     """Hidden states of a step in which each of the rows is the newest token of a sequence with some context."""
     storage = KVCacheStorage(2, 32, 8, 2, 16)
     generator = torch.Generator().manual_seed(rows)
@@ -54,13 +54,13 @@ def step(model: LlamaModel, rows: int) -> torch.Tensor:
     tokens = torch.arange(rows) % CONFIG.vocab_size
     positions = torch.tensor(lens) - 1
     with torch.inference_mode():
-        return model.forward(tokens, positions, storage, metadata, get_backend("cpu"))
+        return model.forward(tokens, positions, storage, metadata, backend or get_backend("cpu"))
 
 
 def step_by_step(model: LlamaModel, rows: int, monkeypatch) -> torch.Tensor:
     """The same, one operation after the other."""
     with monkeypatch.context() as patched:
-        patched.setattr(ops, "few_rows", lambda layer, hidden: None)
+        patched.setattr(ops, "few_rows", lambda model, hidden: None)
         return step(model, rows)
 
 
@@ -70,7 +70,7 @@ def test_a_step_equals_its_operations(rows, bias, monkeypatch):
     model = make_model(qkv_bias=bias)
     expected = step_by_step(model, rows, monkeypatch)
     torch.testing.assert_close(step(model, rows), expected, rtol=1e-4, atol=1e-5)
-    assert all(few_rows(layer) is not None for layer in model.layers)
+    assert few_rows(model) is not None
 
 
 @settings(deadline=None, max_examples=30)  # the first example compiles
@@ -157,6 +157,56 @@ def test_a_changed_layer_is_computed_as_it_is(change, before, monkeypatch):
     torch.testing.assert_close(step(model, 3), step_by_step(model, 3, monkeypatch), rtol=1e-4, atol=1e-5)
 
 
+class Counting(type(get_backend("cpu"))):
+    """A backend with an `attend` of its own."""
+
+    calls = 0
+
+    def attend(self, *arguments, **named):
+        self.calls += 1
+        return super().attend(*arguments, **named)
+
+
+def test_a_backends_own_attention_is_called(monkeypatch):
+    model, backend = make_model(), Counting()
+    expected = step(model, 3)
+    torch.testing.assert_close(step(model, 3, backend), expected, rtol=1e-4, atol=1e-5)
+    assert backend.calls == 2  # once a layer
+    torch.testing.assert_close(step(model, 3, get_backend("reference")), expected, rtol=1e-4, atol=1e-5)
+    patched, calls = get_backend("cpu"), []
+    attend = patched.attend
+    monkeypatch.setattr(patched, "attend", lambda *arguments: calls.append(1) or attend(*arguments))
+    torch.testing.assert_close(step(model, 3, patched), expected, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", ["write", "attend"])
+def test_a_patched_class_is_seen(name, monkeypatch):
+    model, calls = make_model(), []
+    expected = step(model, 3)
+    old = getattr(type(get_backend("cpu")), name)
+    monkeypatch.setattr(type(get_backend("cpu")), name, lambda *arguments: calls.append(1) or old(*arguments))
+    torch.testing.assert_close(step(model, 3), expected, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+
+
+def test_layers_must_be_alike(monkeypatch):
+    model = make_model()
+    step(model, 3)
+    model.layers[1] = make_model(num_heads=6).layers[1]
+    assert few_rows(model) is None
+    torch.testing.assert_close(step(model, 3), step_by_step(model, 3, monkeypatch), rtol=1e-4, atol=1e-5)
+
+
+def test_windows(monkeypatch):
+    model = make_model(sliding_window=4, sliding_layers=(0, 1))
+    assert all(model.slides)
+    torch.testing.assert_close(step(model, 7), step_by_step(model, 7, monkeypatch), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(step(model, 7), step(make_model(), 7))
+    model.slides[0] = False  # one layer with, one without
+    torch.testing.assert_close(step(model, 7), step_by_step(model, 7, monkeypatch), rtol=1e-4, atol=1e-5)
+
+
 def test_a_layer_that_does_not_fit_is_refused_by_torch():
     model = make_model()
     model.layers[0].mlp.down_proj.weight.data = torch.randn(32, 96)
@@ -165,21 +215,22 @@ def test_a_layer_that_does_not_fit_is_refused_by_torch():
 
 
 def test_parts_of_ones_own_need_no_attributes():
-    model = make_model()
     for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm"):
-        layer = make_model().layers[0]
-        setattr(layer, name, torch.nn.Identity())
-        assert few_rows(layer) is None
-    assert few_rows(model.layers[0]) is not None
+        model = make_model()
+        assert few_rows(model) is not None
+        setattr(model.layers[1], name, torch.nn.Identity())
+        assert few_rows(model) is None
+    model.layers[1] = torch.nn.Identity()
+    assert few_rows(model) is None
 
 
 def test_a_layer_without_the_kernels_is_read_once():
     model = make_model(qk_norm=True)
     with torch.inference_mode():
-        assert few_rows(model.layers[0]) is None
-        known = _known[model.layers[0]]
-        assert few_rows(model.layers[0]) is None
-        assert _known[model.layers[0]] is known
+        assert few_rows(model) is None
+        known = _known[model]
+        assert few_rows(model) is None
+        assert _known[model] is known
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -204,39 +255,39 @@ def test_a_hook_is_called():
     hook = model.layers[1].mlp.down_proj.register_forward_hook(lambda *call: seen.append(call[2].shape))
     step(model, 1)
     assert seen == [(1, 32)]
-    assert few_rows(model.layers[0]) is not None
+    assert few_rows(model) is None
     hook.remove()
-    assert few_rows(model.layers[1]) is not None
+    assert few_rows(model) is not None
 
 
 @pytest.mark.parametrize("case", ["norms", "bias", "size", "own part", "bfloat16", "two threads", "gradients"])
 def test_all_else_goes_one_by_one(case):
     changes = {"norms": {"qk_norm": True}, "bias": {"mlp_bias": True}, "size": {"intermediate_size": 40}}
     model = make_model(**changes.get(case, {}))
-    layer, hidden = model.layers[0], torch.randn(1, 32)
+    hidden = torch.randn(1, 32)
     if case == "own part":
-        layer.mlp = torch.nn.Sequential(layer.mlp)
+        model.layers[0].mlp = torch.nn.Sequential(model.layers[0].mlp)
     if case == "bfloat16":
         model.to(torch.bfloat16)
     if case == "two threads":
         torch.set_num_threads(2)
     with torch.set_grad_enabled(case == "gradients"):
-        assert ops.few_rows(layer, hidden) is None
+        assert ops.few_rows(model, hidden) is None
 
 
 def test_weights_that_went_elsewhere_are_let_go():
     model = make_model()
     step(model, 1)
-    assert all(layer in _known for layer in model.layers)
+    assert model in _known
     model.to(torch.bfloat16)
-    assert not any(layer in _known for layer in model.layers)
+    assert model not in _known
 
 
 def test_a_model_that_is_gone_is_forgotten():
     model = make_model()
     step(model, 1)
-    layer = weakref.ref(model.layers[0])
-    assert layer() in _known
+    gone = weakref.ref(model), weakref.ref(model.layers[0].mlp.down_proj.weight)
+    assert gone[0]() in _known
     del model
     gc.collect()
-    assert layer() is None
+    assert [one() for one in gone] == [None, None]
