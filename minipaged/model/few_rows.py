@@ -1,9 +1,7 @@
-"""The decoder layers for the few rows of a decode step on a CPU: two Numba calls a layer, around those of attention.
+"""When a step's layers may go through the kernels of `layer_kernels`: few rows, the course's own parts, float32.
 
-The arithmetic is that of `DecoderLayer.forward`, which is its definition. It stands here a second time because a step
-with one row is short, less than half a millisecond a layer: to start its fifteen operations one by one, and to check
-what each of them is given, takes as long as the arithmetic. GPUs have the same trouble and the same cures: fused
-kernels and CUDA graphs.
+The kernels check nothing and call nobody. So everything by which a layer could be another one than they take it for is
+looked at here: its parts, their numbers and sizes, where the weights lie, and who wants to be called (hooks).
 """
 
 from __future__ import annotations
@@ -14,24 +12,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from minipaged.attention.cpu_kernels import OPTIONS
-from minipaged.model.cpu_ops import rms_norm_rows, rotate_rows, silu_mul_rows
-from minipaged.model.cpu_products import is_able, product
+from minipaged.model.cpu_products import is_able
+from minipaged.model.layer_kernels import NO_BIAS, LayerWeights, Rotation, through_columns, through_rows
+from minipaged.model.ops import FEW_ROWS
 
 if TYPE_CHECKING:
     from minipaged.attention import AttentionBackend, AttentionMetadata
     from minipaged.kv_cache.storage import KVCacheStorage
     from minipaged.model.decoder import DecoderLayer, LlamaModel
 
-NO_BIAS = np.empty(0, np.float32)
-
 
 class FewRows:
-    """The layers' weights as numpy arrays on the same memory, and what must stay as it is for them to be right."""
+    """The layers' weights as the kernels read them, and what must stay as it is for them to be right."""
 
     def __init__(self, model: LlamaModel) -> None:
         layers = list(model.layers)
@@ -56,7 +51,8 @@ class FewRows:
             return False
         if not all(map(_is_readable, self._weights)) or not all(_shapes_fit(layer, self.size) for layer in layers):
             return False
-        return len({tuple(number for *_, number in _numbers(layer)) for layer in layers}) == 1
+        numbers = {tuple(number for *_, number in _numbers(layer)) for layer in layers}
+        return len(numbers) == 1 and len(set(numbers.pop()[-2:])) == 1  # of the two norms: one eps for all
 
     def fits(self) -> bool:
         """Are the layers still those that were read? A weight that was changed in place is: its memory is the same."""
@@ -86,11 +82,12 @@ class FewRows:
     def _read(self, layers: list[DecoderLayer]) -> None:
         self._numbers = [number for layer in layers for number in _numbers(layer)]
         attention = layers[0].self_attn
-        self.scale = attention.scale
-        first_key, first_value = attention.num_heads, attention.num_heads + attention.num_kv_heads
-        self.parts = (slice(first_key), slice(first_key, first_value), slice(first_value, None))
-        self.shape = (first_value + attention.num_kv_heads, attention.head_dim)
-        self.layers = [(_before(layer, first_value), _after(layer)) for layer in layers]
+        self.scale, self.eps = attention.scale, np.float32(layers[0].input_layernorm.eps)
+        first_key, self.num_rotated = attention.num_heads, attention.num_heads + attention.num_kv_heads
+        self.parts = (slice(first_key), slice(first_key, self.num_rotated), slice(self.num_rotated, None))
+        self.shape = (self.num_rotated + attention.num_kv_heads, attention.head_dim)
+        self.tensors = [_weights(layer) for layer in layers]
+        self.arrays = [LayerWeights(*(weight.numpy() for weight in weights)) for weights in self.tensors]
 
     def run(
         self,
@@ -109,34 +106,30 @@ class FewRows:
                 f"{len(hidden)} tokens, but the rotations of {len(cos)} positions: give one position for each token"
             )
         heads = torch.empty((len(hidden), *self.shape), dtype=torch.float32)
-        caches = [(storage.k_cache[index], storage.v_cache[index]) for index in range(len(self.layers))]
+        caches = [(storage.k_cache[index], storage.v_cache[index]) for index in range(len(self.tensors))]
         step = backend.begin_step(*(heads[:, part] for part in self.parts), caches, metadata, self.scale)
         if step is None:
             return False
-        rows, heads, cos, sin = hidden.numpy(), heads.numpy(), cos.numpy(), sin.numpy()
-        attended = step.out.reshape(len(rows), -1)
-        for index, (before, after) in enumerate(self.layers):
-            _before_attention(rows, *before, cos, sin, heads)
-            step.run(index)
-            _after_attention(rows, attended, *after)
+        turn = Rotation(self.num_rotated, cos.numpy(), sin.numpy())
+        if len(hidden) <= FEW_ROWS:
+            through_rows(self.arrays, self.eps, hidden, heads.numpy(), step, turn)
+        else:
+            through_columns(self.tensors, self.eps, hidden, heads.numpy(), step, turn)
         return True
 
 
-def _before(layer: DecoderLayer, num_rotated: int) -> tuple:
-    norm, heads = layer.input_layernorm, layer.self_attn.qkv_proj
-    return _array(norm.weight), np.float32(norm.eps), _array(heads.weight), _array(heads.bias), num_rotated
-
-
-def _after(layer: DecoderLayer) -> tuple:
-    norm, mlp = layer.post_attention_layernorm, layer.mlp
-    weights = (_array(mlp.gate_up_proj.weight), _array(mlp.down_proj.weight))
-    return _array(layer.self_attn.o_proj.weight), _array(norm.weight), np.float32(norm.eps), *weights
+def _weights(layer: DecoderLayer) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    bias = NO_BIAS if attention.qkv_proj.bias is None else attention.qkv_proj.bias
+    first, second = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+    projections = (mlp.gate_up_proj.weight, mlp.down_proj.weight)
+    weights = (first, attention.qkv_proj.weight, bias, attention.o_proj.weight, second, *projections)
+    return LayerWeights(*(weight.detach() for weight in weights))
 
 
 def _numbers(layer: DecoderLayer) -> list[tuple[dict, str, float]]:
     """What is no weight, and must be the same in all layers: (attributes of a module, name, value)."""
-    names = ("num_heads", "num_kv_heads", "head_dim", "scale")
-    places = [(layer.self_attn, name) for name in names]
+    places = [(layer.self_attn, name) for name in ("num_heads", "num_kv_heads", "head_dim", "scale")]
     places += [(norm, "eps") for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
     return [(vars(module), name, getattr(module, name)) for module, name in places]
 
@@ -162,33 +155,3 @@ def _shapes_fit(layer: DecoderLayer, size: int) -> bool:
 def _is_readable(weight: Tensor) -> bool:
     of_size = type(weight) is nn.Parameter and (weight.dim() == 1 or is_able(*weight.shape))
     return of_size and weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
-
-
-def _array(weight: Tensor | None) -> np.ndarray:
-    return NO_BIAS if weight is None else weight.detach().numpy()
-
-
-@njit(**OPTIONS)
-def _before_attention(hidden, norm, eps, weight, bias, num_rotated, cos, sin, heads):
-    normed = np.empty_like(hidden)
-    rms_norm_rows(hidden, norm, eps, normed)
-    flat = heads.reshape(len(hidden), len(weight))
-    product(normed, weight, flat)
-    if len(bias):
-        flat += bias
-    rotate_rows(heads[:, :num_rotated], cos, sin, heads[:, :num_rotated])
-
-
-@njit(**OPTIONS)
-def _after_attention(hidden, attended, o_weight, norm, eps, gate_up_weight, down_weight):
-    rows, size = hidden.shape
-    normed, added = np.empty((rows, size), np.float32), np.empty((rows, size), np.float32)
-    product(attended, o_weight, added)
-    hidden += added
-    rms_norm_rows(hidden, norm, eps, normed)
-    gate_up = np.empty((rows, len(gate_up_weight)), np.float32)
-    product(normed, gate_up_weight, gate_up)
-    inner = np.empty((rows, len(gate_up_weight) // 2), np.float32)
-    silu_mul_rows(gate_up, inner)
-    product(inner, down_weight, added)
-    hidden += added

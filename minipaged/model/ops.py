@@ -64,11 +64,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def few_rows(model: LlamaModel, hidden: Tensor) -> FewRows | None:
-    """The layers in two kernels each, where there are few rows and one thread; None: one operation after the other.
+    """The layers in few calls each, where a step has few rows; None: one operation after the other.
 
     How the kernels read the layers is remembered until a part is replaced, or asks to be called by itself (a hook).
     """
-    if not _in_one_pass(hidden, 2) or not _are_few(hidden) or not hidden.is_contiguous():
+    if not _in_one_pass(hidden, 2) or not hidden.is_contiguous():
+        return None
+    if not _are_few(hidden) and len(hidden) not in EXCHANGED[torch.float32]:
         return None
     known = _known.get(model)
     if known is None or not known.fits():
