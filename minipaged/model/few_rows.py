@@ -1,4 +1,4 @@
-"""When a step's layers may go through the kernels of `layer_kernels`: few rows, the course's own parts, float32.
+"""When a step's layers may go through the kernels of `layer_kernels`: few rows, and nothing but the course's own parts.
 
 The kernels check nothing and call nobody. So everything by which a layer could be another one than they take it for is
 looked at here: its parts, their numbers and sizes, where the weights lie, and who wants to be called (hooks).
@@ -17,7 +17,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from minipaged.model.cpu_products import is_able
 from minipaged.model.layer_kernels import NO_BIAS, LayerWeights, Rotation, through_columns, through_rows
-from minipaged.model.ops import FEW_ROWS
+from minipaged.model.ops import EXCHANGED
 
 if TYPE_CHECKING:
     from minipaged.attention import AttentionBackend, AttentionMetadata
@@ -40,7 +40,7 @@ class FewRows:
         self._parts = self._parts_now()
         self._weights = [weight for layer in layers for weight in layer.parameters()]
         self._addresses = self._addresses_now()
-        self.size = model.config.hidden_size
+        self.size, self.dtype = model.config.hidden_size, model.dtype
         self.able = self._are_readable(layers)
         if self.able:
             self._read(layers)
@@ -49,7 +49,8 @@ class FewRows:
         """Have they the course's own parts alone, are they alike, and does nobody listen between the parts?"""
         if self._has_hooks or self._is_patched() or not all(getattr(layer, "is_plain", False) for layer in layers):
             return False
-        if not all(map(_is_readable, self._weights)) or not all(_shapes_fit(layer, self.size) for layer in layers):
+        readable = all(_is_readable(weight, self.dtype) for weight in self._weights)
+        if not readable or not all(_shapes_fit(layer, self.size) for layer in layers):
             return False
         numbers = {tuple(number for *_, number in _numbers(layer)) for layer in layers}
         return len(numbers) == 1 and len(set(numbers.pop()[-2:])) == 1  # of the two norms: one eps for all
@@ -87,7 +88,8 @@ class FewRows:
         self.parts = (slice(first_key), slice(first_key, self.num_rotated), slice(self.num_rotated, None))
         self.shape = (self.num_rotated + attention.num_kv_heads, attention.head_dim)
         self.tensors = [_weights(layer) for layer in layers]
-        self.arrays = [LayerWeights(*(weight.numpy() for weight in weights)) for weights in self.tensors]
+        if self.dtype is torch.float32:  # numpy has no bfloat16
+            self.arrays = [LayerWeights(*(weight.numpy() for weight in weights)) for weights in self.tensors]
 
     def run(
         self,
@@ -105,13 +107,15 @@ class FewRows:
             raise ValueError(
                 f"{len(hidden)} tokens, but the rotations of {len(cos)} positions: give one position for each token"
             )
+        if not cos.shape == sin.shape == (len(hidden), 1, self.shape[1]):
+            return False
         heads = torch.empty((len(hidden), *self.shape), dtype=torch.float32)
         caches = [(storage.k_cache[index], storage.v_cache[index]) for index in range(len(self.tensors))]
         step = backend.begin_step(*(heads[:, part] for part in self.parts), caches, metadata, self.scale)
         if step is None:
             return False
-        turn = Rotation(self.num_rotated, cos.numpy(), sin.numpy())
-        if len(hidden) <= FEW_ROWS:
+        turn = Rotation(self.num_rotated, cos.float().numpy(), sin.float().numpy())
+        if len(hidden) not in EXCHANGED[self.dtype]:
             through_rows(self.arrays, self.eps, hidden, heads.numpy(), step, turn)
         else:
             through_columns(self.tensors, self.eps, hidden, heads.numpy(), step, turn)
@@ -152,6 +156,6 @@ def _shapes_fit(layer: DecoderLayer, size: int) -> bool:
     return all(weight.shape == shape for weight, shape in shapes.items())
 
 
-def _is_readable(weight: Tensor) -> bool:
+def _is_readable(weight: Tensor, dtype: torch.dtype) -> bool:
     of_size = type(weight) is nn.Parameter and (weight.dim() == 1 or is_able(*weight.shape))
-    return of_size and weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
+    return of_size and weight.dtype is dtype and weight.is_cpu and weight.is_contiguous()

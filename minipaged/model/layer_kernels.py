@@ -6,8 +6,8 @@ each of them is given, takes as long as the arithmetic. GPUs have the same troub
 and CUDA graphs.
 
 - `through_rows`, for the fewest rows: two Numba calls, with our own product (`cpu_products`).
-- `through_columns`, for some more: a token is a column, as the library's product for such sizes wants it
-  (weight · xᵀ). Its results are then the next one's factors as they are, and need not be turned round each time.
+- `through_columns`, for some more, or for bfloat16: a token is a column, as the library's product for such sizes wants
+  it (weight · xᵀ). Its results are then the next one's factors as they are, and need not be turned round each time.
 
 Nothing is checked here: `FewRows` does it before.
 """
@@ -31,7 +31,7 @@ NO_BIAS = torch.empty(0, dtype=torch.float32)
 
 
 class LayerWeights(NamedTuple):
-    """A layer's weights [outputs, inputs] and norms: float32, contiguous, as tensors or as arrays on their memory."""
+    """A layer's weights [outputs, inputs] and norms: contiguous, as tensors or as arrays on their memory."""
 
     first_norm: Tensor | np.ndarray
     qkv: Tensor | np.ndarray
@@ -64,20 +64,24 @@ def through_rows(
 def through_columns(
     layers: Sequence[LayerWeights], eps: np.float32, hidden: Tensor, heads: np.ndarray, step: CPUStep, turn: Rotation
 ) -> None:
-    """The same with tensors as weights."""
-    columns, attended = hidden.t().contiguous(), torch.from_numpy(step.out).flatten(1).t()
+    """The same with tensors as weights, float32 or bfloat16. Only the products' factors are in the weights' type."""
+    columns, attended = hidden.float().t().contiguous(), torch.from_numpy(step.out).flatten(1).t()
     normed = torch.empty_like(columns)
     for index, weights in enumerate(layers):
-        _norm_columns(columns.numpy(), weights.first_norm.numpy(), eps, normed.numpy())
-        _take_heads(torch.mm(weights.qkv, normed).numpy(), weights.qkv_bias.numpy(), *turn, heads)
+        _norm_columns(columns.numpy(), weights.first_norm.float().numpy(), eps, normed.numpy())
+        _take_heads(_product(weights.qkv, normed).numpy(), weights.qkv_bias.float().numpy(), *turn, heads)
         step.run(index)
-        columns.addmm_(weights.o, attended)
-        _norm_columns(columns.numpy(), weights.second_norm.numpy(), eps, normed.numpy())
-        gate_up = torch.mm(weights.gate_up, normed)
-        inner = gate_up.new_empty(len(gate_up) // 2, gate_up.shape[1])
+        columns += _product(weights.o, attended)
+        _norm_columns(columns.numpy(), weights.second_norm.float().numpy(), eps, normed.numpy())
+        gate_up = _product(weights.gate_up, normed)
+        inner = torch.empty((len(gate_up) // 2, gate_up.shape[1]), dtype=torch.float32)
         silu_mul_rows(gate_up.view(1, -1).numpy(), inner.view(1, -1).numpy())  # all gates, then all ups: one long row
-        columns.addmm_(weights.down, inner)
+        columns += _product(weights.down, inner)
     hidden.copy_(columns.t())
+
+
+def _product(weight: Tensor, columns: Tensor) -> Tensor:
+    return torch.mm(weight, columns.to(weight.dtype)).float()
 
 
 @njit(**OPTIONS)

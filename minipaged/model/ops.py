@@ -68,9 +68,8 @@ def few_rows(model: LlamaModel, hidden: Tensor) -> FewRows | None:
 
     How the kernels read the layers is remembered until a part is replaced, or asks to be called by itself (a hook).
     """
-    if not _in_one_pass(hidden, 2) or not hidden.is_contiguous():
-        return None
-    if not _are_few(hidden) and len(hidden) not in EXCHANGED[torch.float32]:
+    few = len(hidden) in EXCHANGED.get(hidden.dtype, ()) or (hidden.dtype is torch.float32 and _are_few(hidden))
+    if not few or hidden.dtype is not model.dtype or not hidden.is_contiguous() or not _has_kernels(hidden, 2):
         return None
     known = _known.get(model)
     if known is None or not known.fits():
@@ -94,9 +93,12 @@ def _are_few(x: Tensor) -> bool:
 
 
 def _in_one_pass(x: Tensor, dimensions: int) -> bool:
-    """Whether x has the form of an engine step's rows, and there are kernels for it."""
-    ours = x.dtype is torch.float32 and x.is_cpu and x.dim() == dimensions
-    return ours and not torch.is_grad_enabled() and _kernels() is not None
+    """Whether x has the type and form of an engine step's rows, and there are kernels for it."""
+    return x.dtype is torch.float32 and _has_kernels(x, dimensions)
+
+
+def _has_kernels(x: Tensor, dimensions: int) -> bool:
+    return x.is_cpu and x.dim() == dimensions and not torch.is_grad_enabled() and _kernels() is not None
 
 
 @cache

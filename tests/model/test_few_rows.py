@@ -28,10 +28,10 @@ CONFIG = ModelConfig.from_dict(
 )  # fmt: skip
 
 
-def few_rows(model):
-    """What a step with one row finds."""
+def few_rows(model, rows=1):
+    """What a step with so many rows finds."""
     with torch.inference_mode():
-        return ops.few_rows(model, torch.zeros(1, 32))
+        return ops.few_rows(model, torch.zeros(rows, 32, dtype=model.dtype))
 
 
 def make_model(**changes) -> LlamaModel:
@@ -44,7 +44,7 @@ def make_model(**changes) -> LlamaModel:
 
 def step(model: LlamaModel, rows: int, backend=None) -> torch.Tensor:
     """Hidden states of a step in which each of the rows is the newest token of a sequence with some context."""
-    storage = KVCacheStorage(2, 32, 8, 2, 16)
+    storage = KVCacheStorage(2, 64, 8, 2, 16)
     generator = torch.Generator().manual_seed(rows)
     for cache in (*storage.k_cache, *storage.v_cache):
         cache.normal_(generator=generator)
@@ -64,13 +64,34 @@ def step_by_step(model: LlamaModel, rows: int, monkeypatch) -> torch.Tensor:
         return step(model, rows)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 24, 25, 30])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 24, 25, 33, 48])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_step_equals_its_operations(rows, bias, monkeypatch):
     model = make_model(qkv_bias=bias)
     expected = step_by_step(model, rows, monkeypatch)
     torch.testing.assert_close(step(model, rows), expected, rtol=1e-4, atol=1e-5)
     assert few_rows(model) is not None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 48, 49])
+@pytest.mark.parametrize("bias", [False, True])
+def test_bfloat16(rows, bias, monkeypatch):
+    """Few rows are computed as columns, with the stream between the products in float32."""
+    model = make_model(qkv_bias=bias).to(torch.bfloat16)
+    exact = step_by_step(make_model(qkv_bias=bias).to(torch.bfloat16).float(), rows, monkeypatch)
+    one_by_one, fused = step_by_step(model, rows, monkeypatch), step(model, rows)
+    assert fused.dtype is torch.bfloat16
+    assert (few_rows(model, rows) is not None) == (2 <= rows <= 48)
+    errors = [(result.float() - exact).norm() / exact.norm() for result in (fused, one_by_one)]
+    assert max(errors) < 0.01  # a number in bfloat16 is exact to 0.002 to 0.004 of itself
+
+
+def test_a_norm_of_sixteen_bits_is_read_anew(monkeypatch):
+    model = make_model().to(torch.bfloat16)
+    before = step(model, 4)
+    model.layers[0].input_layernorm.weight.mul_(2)
+    assert not torch.equal(step(model, 4), before)
+    torch.testing.assert_close(step(model, 4), step_by_step(model, 4, monkeypatch), rtol=0.05, atol=0.05)
 
 
 @settings(deadline=None, max_examples=30)  # the first example compiles
@@ -236,7 +257,7 @@ def test_a_layer_without_the_kernels_is_read_once():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_torchs_default_type_does_not_matter(dtype):
     model = make_model()
-    expected = step(model, 3), step(model, 30)
+    expected = step(model, 3), step(model, 30), step(model, 50)
     torch.set_default_dtype(dtype)
     try:
         x, weight = torch.ones(1, 32, dtype=torch.float32), torch.ones(4, 32, dtype=torch.float32)
@@ -247,6 +268,7 @@ def test_torchs_default_type_does_not_matter(dtype):
         torch.set_default_dtype(torch.float32)
     assert torch.equal(step(model, 3), expected[0])
     assert torch.equal(step(model, 30), expected[1])
+    assert torch.equal(step(model, 50), expected[2])
 
 
 def test_a_hook_is_called():
