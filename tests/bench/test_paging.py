@@ -61,14 +61,13 @@ def test_the_arithmetic_of_a_prompt_by_hand() -> None:
 
 def test_both_sides_of_the_reservation_generate_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "LONGEST", 128)
-    monkeypatch.setattr(paging, "RESERVED", 2)
     monkeypatch.setattr(paging, "WARM_UP", 1)
     lengths = log_normal_lengths(5, 12, 20, max_length=128)
-    pair = paging.reservation_pair(load_model("tiny"), "nobody", lengths, rounds=1)
+    pair = paging.reservation_pair(load_model("tiny"), "nobody", lengths, reserved=2, rounds=1)
     assert min(*pair.values[0], *pair.values[1]) > 0
     assert (pair.facts["slots"], pair.facts["requests"]) == (256, 5)
     assert pair.facts["output tokens"] == sum(one.output_tokens for one in lengths)
-    assert pair.what == "5 requests like nobody's in 256 slots of K and V"
+    assert pair.what == "5 requests like nobody's in memory for 2 of 128 tokens"
 
 
 @pytest.mark.parametrize(
@@ -91,5 +90,5 @@ def test_results_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(paging, "PREFIX", 32)
     assert main(["paging", "--requests", "1", "--rounds", "1", "--json", str(tmp_path / "r.json")]) == 0
     written = json.loads((tmp_path / "r.json").read_text())
-    assert [pair["names"] for pair in written["pairs"]] == [["reserved", "paged"]] * 2 + [["with the cache", "without"]]
+    assert [pair["names"] for pair in written["pairs"]] == [["reserved", "paged"]] * 4 + [["with the cache", "without"]]
     assert "ratio" in capsys.readouterr().out
