@@ -4,6 +4,7 @@ import argparse
 import importlib
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,10 +127,23 @@ def _lab(args: argparse.Namespace) -> int:
         raise CourseError(f"you are root, so JupyterLab refuses to start; in a container: {typed} lab --allow-root")
     command += ["--no-browser"] if args.no_browser else []
     command += ["--allow-root"] if args.allow_root else []
-    try:
-        return subprocess.run(command, cwd=root, env=surroundings_of_lab(), check=False).returncode
-    except KeyboardInterrupt:  # Ctrl-C is how one leaves JupyterLab
-        return 0
+    return run_until_stopped(command, root)
+
+
+def run_until_stopped(command: list[str], folder: Path) -> int:
+    """Returns the command's exit status, or 0 after Ctrl-C, which is how one leaves JupyterLab.
+
+    Whatever ends this process asks the command to end, too: JupyterLab then stops its kernels.
+    """
+    with subprocess.Popen(command, cwd=folder, env=surroundings_of_lab()) as process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            return 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def surroundings_of_lab() -> dict[str, str]:

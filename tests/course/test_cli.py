@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -308,12 +309,13 @@ def test_a_copy_without_solutions_says_what_needs_them(
 def test_lab_as_root_says_how(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 
-    def start(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
+    def start(command: list[str], env: dict[str, str], **_: object) -> subprocess.Popen:
         started.append(command)
         assert Path(env["PATH"].split(os.pathsep)[0], "python").exists(), "a terminal in JupyterLab finds the command"
-        return subprocess.CompletedProcess(command, 0)
+        return popen([sys.executable, "-c", ""])
 
-    monkeypatch.setattr(cli.subprocess, "run", start)
+    popen = subprocess.Popen
+    monkeypatch.setattr(cli.subprocess, "Popen", start)
     monkeypatch.setattr(doctor, "examine", list)
     monkeypatch.setattr(cli.os, "geteuid", lambda: 0)
     status, _, err = run(capsys, "lab")
@@ -324,6 +326,26 @@ def test_lab_as_root_says_how(capsys: pytest.CaptureFixture, monkeypatch: pytest
     monkeypatch.setattr(cli.os, "geteuid", lambda: 1000)
     assert run(capsys, "lab")[0] == 0
     assert "--allow-root" not in started[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that could be handled")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_what_stops_the_command_stops_jupyterlab(how: signal.Signals) -> None:
+    """A stand-in for JupyterLab says that it runs, and that it was asked to end."""
+    inner = (
+        "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "signal.signal(signal.SIGTERM, lambda *_: (print('asked to end', flush=True), sys.exit(3))); "
+        "print('runs', flush=True); time.sleep(60)"
+    )
+    outer = (
+        "import sys; from pathlib import Path; from minipaged.cli import run_until_stopped; "
+        f"sys.exit(run_until_stopped([sys.executable, '-c', {inner!r}], Path('.')))"
+    )
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(how)
+        assert process.stdout.read() == "asked to end\n"
+    assert process.returncode == {signal.SIGTERM: 3, signal.SIGINT: 0}[how]
 
 
 def test_labs_settings_are_settings_that_jupyterlab_has() -> None:
