@@ -93,7 +93,10 @@ class ModelRunner:
 
         No request notices: nothing is written (all slots are −1), and what is read is block 0, which nobody owns.
         """
-        for query_lens in ([1], [1] * MANY_ROWS, [MANY_ROWS]):
+        forms = [[1], [MANY_ROWS]]
+        if hasattr(self.backend, "begin_step"):  # it has other kernels for many sequences
+            forms.append([1] * MANY_ROWS)
+        for query_lens in forms:
             table = [0] * -(-WARM_CONTEXT // self.storage.block_size)
             num_seqs, num_tokens = len(query_lens), sum(query_lens)
             metadata = AttentionMetadata.build(
