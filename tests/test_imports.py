@@ -19,6 +19,7 @@ FLOORS = (
     "kv_cache",
     "workloads",
     "scraping",
+    "results",
     "fragmentation",
     "attention",
     "model",

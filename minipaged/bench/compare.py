@@ -7,86 +7,18 @@ machine's limit), as each file has them from one run in alternation. For kv, att
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import StatisticsError, median
-from typing import Any
 
-KINDS = {"pairs": "paging", "rows": "attention", "lengths": "generate", "seconds": "kv"}
-"""The part of a file that only this benchmark writes (kv: the last one left)."""
+from minipaged.results import NotAResult, Result, kind_of, ratios, read
+
 SAME_WORK = {"generate": ("model", "dtype", "threads"), "paging": ("requests", "threads"), "attention": ("device",)}
 """The settings without which two files' rows have the same names for different work."""
-
-Result = Mapping[str, Any]
 
 
 class NotComparable(ValueError):
     """Two files of which no row can be set beside a row of the other. The message is for the user."""
-
-
-def kind_of(result: object, name: str) -> str:
-    """Which benchmark wrote this."""
-    if isinstance(result, dict):
-        for part, kind in KINDS.items():
-            if part in result:
-                return kind
-    raise NotComparable(f"{name} is no result of minipaged bench {', '.join(sorted(KINDS.values()))}")
-
-
-def ratios(result: Result, name: str) -> dict[str, float]:
-    """{row: how many times as fast as the peer}; a row without a peer is left out.
-
-    Raises NotComparable, with the file's `name`, where the file is of no benchmark or damaged.
-    """
-    kind = kind_of(result, name)
-    try:
-        found = {"kv": _kv, "generate": _generate, "attention": _attention, "paging": _paging}[kind](result)
-        if not all(value > 0 for value in found.values()):
-            raise ValueError
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, StatisticsError) as error:
-        raise NotComparable(f"{name} looks like a result of bench {kind}, but its measurements are damaged") from error
-    return found
-
-
-def _kv(result: Result) -> dict[str, float]:
-    found = {}
-    for row, columns in result["seconds"].items():
-        ours, *peers = columns
-        for peer in peers:
-            found[f"{row} | {_product(peer)}"] = median(columns[peer]) / median(columns[ours])
-    return found
-
-
-def _generate(result: Result) -> dict[str, float]:
-    found = {}
-    for row, columns in result["seconds"].items():
-        ours, *peers = columns
-        for peer in peers:
-            pairs = zip(columns[ours], columns[peer], strict=True)
-            found[f"{row} | {_product(peer)}"] = median(their / our for our, their in pairs)
-        if "limit_seconds" in result:
-            found[f"{row} | the machine's limit"] = result["limit_seconds"][row] / median(columns[ours])
-    return found
-
-
-def _attention(result: Result) -> dict[str, float]:
-    """There a row's ratio is our time over the baseline's."""
-    found = {}
-    for row in result["rows"]:
-        shape = f"{row['work']} {row['num_heads']}/{row['num_kv_heads']} D {row['head_dim']} {row['dtype']}"
-        found[f"{shape}, {row['threads']} thread(s), {row['candidate']} | {row['baseline']}"] = 1 / row["ratio"]
-    return found
-
-
-def _paging(result: Result) -> dict[str, float]:
-    return {f"{pair['what']} | {' beside '.join(reversed(pair['names']))}": pair["ratio"] for pair in result["pairs"]}
-
-
-def _product(name: str) -> str:
-    """ "vLLM 0.32.0" → "vLLM": another version of a peer is still the same peer."""
-    return name.split()[0]
 
 
 def differences(old: Result, new: Result) -> list[str]:
@@ -142,15 +74,6 @@ def compare(old: Result, new: Result, tolerance: float, names: tuple[str, str]) 
     return "\n".join(lines), fallen
 
 
-def read(path: Path) -> Result:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotComparable(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # no JSON, or no text at all
-        raise NotComparable(f"{path} is not JSON: give a file that --json wrote") from error
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """0: no ratio fell; 1: at least one did; 2: the files cannot be compared."""
     parser = argparse.ArgumentParser(
@@ -164,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--tolerance is {args.tolerance}; it must be at least 0, and less than 1")
     try:
         table, fallen = compare(read(args.old), read(args.new), args.tolerance, (str(args.old), str(args.new)))
-    except NotComparable as error:
+    except (NotAResult, NotComparable) as error:
         print(f"minipaged bench compare: {error}", file=sys.stderr)
         return 2
     print(table)

@@ -39,14 +39,17 @@ RESULTS: dict[str, dict] = {
     "paging": {
         "machine": MACHINE,
         "settings": {"requests": 64, "rounds": 3, "threads": 1},
-        "pairs": [{"what": "requests", "names": ["reserved", "paged"], "ratio": 2.5}],
+        "pairs": [
+            {"what": "requests", "names": ["reserved", "paged"], "unit": "output tokens/s", "ratio": 2.5},
+            {"what": "prompts", "names": ["with", "without"], "unit": "ms to the first token", "ratio": 4.0},
+        ],
     },
 }  # fmt: skip
 EXPECTED = {
     "kv": {"replay | vLLM": 2.0},
     "generate": {f"{ROW} | vLLM": 2.0, f"{ROW} | the machine's limit": 0.25},
     "attention": {"8q1s1k 8/2 D 64 float32, 1 thread(s), cpu | contiguous": 1.25},
-    "paging": {"requests | paged beside reserved": 2.5},
+    "paging": {"requests | paged beside reserved": 2.5, "prompts | with beside without": 4.0},
 }
 
 
@@ -93,7 +96,7 @@ def test_the_tolerance_is_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture
     files = written(tmp_path, RESULTS["paging"], slower("paging", 1.25))  # fell by exactly a fifth
     assert main(["compare", *files, "--tolerance", "0.25"]) == 0
     assert main(["compare", *files, "--tolerance", "0.19"]) == 1
-    assert "1 of 1 ratio fell by more than 19 %" in capsys.readouterr().out
+    assert "2 of 2 ratios fell by more than 19 %" in capsys.readouterr().out
 
 
 def test_only_the_ratio_counts_on_another_machine_and_it_is_told(
