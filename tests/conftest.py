@@ -1,10 +1,10 @@
 """What a test leaves behind must not reach the next one: which tests share a process is the scheduler's choice."""
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 WATCHED = ("CUDA", "HF_", "MINIPAGED", "MKL_", "MPL", "NUMBA", "OMP_", "PYTHON", "TOKENIZERS", "TRANSFORMERS", "TRITON")
 
@@ -15,12 +15,11 @@ def the_process_stays_as_it_was() -> Iterator[None]:
 
     Some libraries read the environment again later (Numba does at every compilation), far from the test that set it.
     """
-    before, folder, torch = _settings(), os.getcwd(), sys.modules.get("torch")
-    of_torch = (torch.get_num_threads(), torch.get_default_dtype()) if torch else None
+    before, folder = _settings(), os.getcwd()
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     yield
-    if of_torch:
-        torch.set_num_threads(of_torch[0])
-        torch.set_default_dtype(of_torch[1])
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
     os.chdir(folder)
     now = _settings()
     for name in now.keys() - before.keys():

@@ -84,13 +84,15 @@ class CPUBackend(ReferenceBackend):
         scale: float,
     ) -> CPUStep | None:
         """All layers of one step, checked once: for a caller that keeps query, key and value of every layer in the
-        same three tensors. None: these are not for the kernels, or for ``write`` and ``attend`` of somebody's own.
+        same three tensors.
 
-        Raises what ``write`` and ``attend`` raise, before anything is written.
+        None where ``write`` or ``attend`` would not take the kernels, or where somebody has replaced one of them.
+        Raises what they raise, before anything is written.
         """
         own = (type(self).write, type(self).attend) == _KERNEL_METHODS and not vars(self).keys() & {"write", "attend"}
         layers = [_layer_of(*both) for both in caches]
-        if not own or None in layers or not self.options.only_window or not _readable(query, key, value):
+        ours = own and None not in layers and self.options.only_window and isinstance(metadata, AttentionMetadata)
+        if not ours or not _readable(query, key, value):
             return None
         first = layers[0]
         if any(layer.shape != first.shape or layer.strides != first.strides for layer in layers):

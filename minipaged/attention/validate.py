@@ -172,8 +172,8 @@ def _validate_metadata(metadata: AttentionMetadata, num_blocks: int, block_size:
         )
     _validate_lengths(metadata, lens, starts[1:] - starts[:-1])
     read = np.arange(0, width * block_size, block_size) < lens[:, None]  # is the block's first token in the context?
-    good = tables.view(np.uint32) < num_blocks  # as unsigned, −1 is the largest number
-    if np.count_nonzero(read > good) or np.maximum.reduce(lens, initial=0) > width * block_size:
+    good = tables.view(np.uint32) < min(num_blocks, 1 << 31)  # read as unsigned, a negative id is above all others
+    if np.count_nonzero(read & ~good) or np.maximum.reduce(lens, initial=0) > width * block_size:
         _explain_tables(tables, lens, -(-lens // block_size), read, num_blocks, block_size)
     if starts[0] != 0:
         raise ValueError(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minipaged.attention.metadata import AttentionMetadata
     from minipaged.attention.protocols import AttentionBackend
     from minipaged.kv_cache.storage import KVCacheStorage
+    from minipaged.model.few_rows import FewRows
 
 
 class RMSNorm(nn.Module):
@@ -147,6 +148,17 @@ class DecoderLayer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
+def methods() -> tuple:
+    """The arithmetic of a layer. Kernels that do the same may only stand for them while they are the course's own."""
+    return (
+        DecoderLayer.forward, Attention.forward, Attention.project, MLP.forward, RMSNorm.forward, Linear.forward,
+        RotaryEmbedding.rotate,
+    )  # fmt: skip
+
+
+OWN_METHODS = methods()
+
+
 class LlamaModel(nn.Module):
     """Embedding, decoder layers, final norm, and the head that turns a hidden state into logits."""
 
@@ -160,11 +172,12 @@ class LlamaModel(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.num_layers))
         self.slides = [config.window(index) is not None for index in range(config.num_layers)]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.read_layers: FewRows | None = None  # as kernels for few rows read them: see `ops.few_rows`
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def _apply(self, *arguments: object, **named: object) -> nn.Module:
-        ops.forget(self)  # torch's way of .to(), .half(), .cuda(): without this the old weights would stay, too
+        self.read_layers = None  # torch's way of .to(), .half(), .cuda(): without this the old weights would stay, too
         return super()._apply(*arguments, **named)
 
     @property
@@ -190,13 +203,15 @@ class LlamaModel(nn.Module):
         Raises ValueError for a token id or position out of range, and TypeError for a backend that has no sliding
         window where the model has one, before anything is written to the cache.
         """
+        if len(positions) != len(token_ids):
+            raise ValueError(f"{len(token_ids)} tokens, but {len(positions)} positions: give one for each token")
         hidden, cos, sin = self._embed(token_ids, positions)
         sliding = with_window(backend, self.config.sliding_window)
         few_rows = ops.few_rows(self, hidden) if len(set(self.slides)) == 1 else None
         if few_rows is not None:
-            reader = sliding if self.slides[0] else backend
-            if few_rows.run(hidden, cos, sin, storage, metadata, reader):
-                return self.norm(hidden)
+            after_layers = few_rows.run(hidden, cos, sin, storage, metadata, sliding if self.slides[0] else backend)
+            if after_layers is not None:
+                return self.norm(after_layers)
         for index, layer in enumerate(self.layers):
             k_cache, v_cache = storage.k_cache[index], storage.v_cache[index]
             reader = sliding if self.slides[index] else backend

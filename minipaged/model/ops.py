@@ -11,11 +11,10 @@ from __future__ import annotations
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 if TYPE_CHECKING:
     from minipaged.model.decoder import LlamaModel
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 24  # up to here reading the weights takes much of the time, and our own product is the fastest
 EXCHANGED = {torch.float32: range(FEW_ROWS + 1, 49), torch.bfloat16: range(2, 49)}
-"""Numbers of rows for which the library is faster when the factors are exchanged: weight · xᵀ, turned round."""
+"""Numbers of rows for which the library is faster when the factors are exchanged: weight · xᵀ. `linear` turns the
+result round; for whole layers that is not needed (`layer_kernels.through_columns`)."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -71,20 +71,11 @@ def few_rows(model: LlamaModel, hidden: Tensor) -> FewRows | None:
     few = len(hidden) in EXCHANGED.get(hidden.dtype, ()) or (hidden.dtype is torch.float32 and _are_few(hidden))
     if not few or hidden.dtype is not model.dtype or not hidden.is_contiguous() or not _has_kernels(hidden, 2):
         return None
-    known = _known.get(model)
-    if known is None or not known.fits():
+    if model.read_layers is None or not model.read_layers.fits():
         from minipaged.model.few_rows import FewRows
 
-        known = _known[model] = FewRows(model)
-    return known if known.able else None
-
-
-_known: WeakKeyDictionary[nn.Module, FewRows] = WeakKeyDictionary()
-
-
-def forget(model: nn.Module) -> None:
-    """The model's weights go to other memory: let go of what they were."""
-    _known.pop(model, None)
+        model.read_layers = FewRows(model)
+    return model.read_layers if model.read_layers.able else None
 
 
 def _are_few(x: Tensor) -> bool:

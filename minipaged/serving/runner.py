@@ -89,9 +89,9 @@ class ModelRunner:
         return logits
 
     def warm_up(self) -> None:
-        """Run the model once in every form that a step may have: the first run compiles kernels, for seconds.
+        """Run the model on steps of the usual forms: the first one of each compiles kernels, for seconds.
 
-        No request notices: nothing is written (all slots are −1), and what is read is block 0, which nobody owns.
+        No request notices: nothing is written (all slots are −1), and the results are thrown away.
         """
         forms = [[1], [MANY_ROWS]]
         if hasattr(self.backend, "begin_step"):  # it has other kernels for many sequences

@@ -1,8 +1,10 @@
 """The two kernels of a decode step give what the layer's own operations give, and see when the layer is changed."""
 
+import copy
 import gc
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +16,8 @@ pytest.importorskip("numba")
 from minipaged.attention import AttentionMetadata, get_backend
 from minipaged.attention.cpu_vectors import adds, dots, width_for
 from minipaged.kv_cache.storage import KVCacheStorage
-from minipaged.model import LlamaModel, ModelConfig, ops
+from minipaged.model import LlamaModel, ModelConfig, decoder, ops
 from minipaged.model.cpu_products import product
-from minipaged.model.ops import _known
 
 CONFIG = ModelConfig.from_dict(
     {
@@ -42,8 +43,8 @@ def make_model(**changes) -> LlamaModel:
     return model.requires_grad_(False)
 
 
-def step(model: LlamaModel, rows: int, backend=None) -> torch.Tensor:
-    """Hidden states of a step in which each of the rows is the newest token of a sequence with some context."""
+def inputs(rows: int) -> tuple:
+    """(storage, metadata, tokens, positions): each of the rows is the newest token of a sequence with some context."""
     storage = KVCacheStorage(2, 64, 8, 2, 16)
     generator = torch.Generator().manual_seed(rows)
     for cache in (*storage.k_cache, *storage.v_cache):
@@ -51,8 +52,12 @@ def step(model: LlamaModel, rows: int, backend=None) -> torch.Tensor:
     lens = [1 + s % 8 for s in range(rows)]
     slots = [8 * s + n - 1 for s, n in enumerate(lens)]
     metadata = AttentionMetadata.build([[s] for s in range(rows)], lens, [1] * rows, slots)
-    tokens = torch.arange(rows) % CONFIG.vocab_size
-    positions = torch.tensor(lens) - 1
+    return storage, metadata, torch.arange(rows) % CONFIG.vocab_size, torch.tensor(lens) - 1
+
+
+def step(model: LlamaModel, rows: int, backend=None) -> torch.Tensor:
+    """Hidden states of such a step."""
+    storage, metadata, tokens, positions = inputs(rows)
     with torch.inference_mode():
         return model.forward(tokens, positions, storage, metadata, backend or get_backend("cpu"))
 
@@ -147,6 +152,26 @@ def test_a_changed_weight_is_seen(monkeypatch):
     torch.testing.assert_close(step(model, 2), step_by_step(model, 2, monkeypatch), rtol=1e-4, atol=1e-5)
 
 
+def halve(layer):
+    """The same address, fewer rows: and all parts still fit together."""
+    gate_up, down = layer.mlp.gate_up_proj.weight, layer.mlp.down_proj.weight
+    gate_up.data = gate_up.data[:64]
+    down.data = down.data.flatten()[: 32 * 32].view(32, 32)
+
+
+def another_class(layer):
+    class Doubled(type(layer.mlp)):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    layer.mlp.__class__ = Doubled
+
+
+def patch_project(layer):
+    old = layer.self_attn.project
+    layer.self_attn.project = lambda *arguments: [2 * heads for heads in old(*arguments)]
+
+
 def change_eps(layer):
     layer.input_layernorm.eps = 10.0
 
@@ -168,14 +193,103 @@ def other_norm(layer):
     layer.post_attention_layernorm = torch.nn.LayerNorm(32, bias=False)
 
 
-@pytest.mark.parametrize("change", [change_eps, change_scale, patch_forward, turn_a_weight, other_norm])
+CHANGES = [
+    change_eps, change_scale, patch_forward, patch_project, turn_a_weight, other_norm, halve, another_class,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("before", [True, False])
-def test_a_changed_layer_is_computed_as_it_is(change, before, monkeypatch):
+@pytest.mark.parametrize("rows", [3, 30])
+def test_a_changed_layer_is_computed_as_it_is(change, before, rows, monkeypatch):
     model = make_model()
     if before:
-        step(model, 3)
+        step(model, rows)
     change(model.layers[0])
-    torch.testing.assert_close(step(model, 3), step_by_step(model, 3, monkeypatch), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(step(model, rows), step_by_step(model, rows, monkeypatch), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["DecoderLayer", "Attention", "MLP", "RMSNorm", "Linear"])
+def test_a_patched_class_of_parts_is_seen(name, monkeypatch):
+    model, calls = make_model(), []
+    step(model, 3)
+    owner = getattr(decoder, name)
+    old = owner.forward
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, "forward", lambda *arguments: calls.append(1) or old(*arguments))
+        step(model, 3)
+        assert len(calls) >= 2
+    assert few_rows(model) is not None
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_what_the_embedding_gave_stays_as_it_was(rows):
+    model, seen = make_model(), []
+    model.embed_tokens.register_forward_hook(lambda module, given, result: seen.append(result))
+    step(model, rows)
+    assert torch.equal(seen[0], model.embed_tokens.weight[torch.arange(rows) % CONFIG.vocab_size])
+
+
+def test_a_wrapped_backend_is_called():
+    class Wrapped:
+        calls = 0
+
+        def __getattr__(self, name):
+            return getattr(get_backend("cpu"), name)
+
+        def attend(self, *arguments):
+            self.calls += 1
+            return get_backend("cpu").attend(*arguments)
+
+    model, backend = make_model(), Wrapped()
+    torch.testing.assert_close(step(model, 3, backend), step(model, 3), rtol=1e-4, atol=1e-5)
+    assert backend.calls == 2
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_torchs_default_device_does_not_matter(rows):
+    model = make_model()
+    expected = step(model, rows)
+    storage, metadata, tokens, positions = inputs(rows)
+    torch.set_default_device("meta")
+    try:
+        with torch.inference_mode():
+            got = model.forward(tokens, positions, storage, metadata, get_backend("cpu"))
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("rows", [3, 30, 60])
+@pytest.mark.parametrize("attention", ["cpu", "reference"])
+def test_too_few_positions_are_refused(rows, attention):
+    storage, metadata, tokens, positions = inputs(rows)
+    with pytest.raises(ValueError, match=f"{rows} tokens, but 1 positions: give one for each token"):
+        make_model().forward(tokens, positions[:1], storage, metadata, get_backend(attention))
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_huge_numbers_stay_numbers(rows, monkeypatch):
+    model = make_model()
+    model.embed_tokens.weight[1] = 1e20  # its squares are no float32 any more
+    result = step(model, rows)
+    assert not result.isnan().any()
+    torch.testing.assert_close(result, step_by_step(model, rows, monkeypatch), rtol=1e-4, atol=1e-5)
+
+
+def test_metadata_of_another_kind_is_refused():
+    storage, metadata, tokens, positions = inputs(3)
+    with torch.inference_mode(), pytest.raises(TypeError, match="AttentionMetadata is needed"):
+        make_model().forward(tokens, positions, storage, SimpleNamespace(**vars(metadata)), get_backend("cpu"))
+
+
+def test_a_copied_model_reads_its_own_layers():
+    model = make_model()
+    step(model, 3)
+    other = copy.deepcopy(model)
+    assert other.read_layers is None
+    other.layers[0].mlp.down_proj.weight.mul_(2)
+    assert not torch.equal(step(other, 3), step(model, 3))
 
 
 class Counting(type(get_backend("cpu"))):
@@ -249,9 +363,9 @@ def test_a_layer_without_the_kernels_is_read_once():
     model = make_model(qk_norm=True)
     with torch.inference_mode():
         assert few_rows(model) is None
-        known = _known[model]
+        known = model.read_layers
         assert few_rows(model) is None
-        assert _known[model] is known
+        assert model.read_layers is known is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -300,16 +414,17 @@ def test_all_else_goes_one_by_one(case):
 def test_weights_that_went_elsewhere_are_let_go():
     model = make_model()
     step(model, 1)
-    assert model in _known
+    assert model.read_layers is not None
     model.to(torch.bfloat16)
-    assert model not in _known
+    assert model.read_layers is None
 
 
 def test_a_model_that_is_gone_is_forgotten():
     model = make_model()
     step(model, 1)
+    model.layers[0].register_forward_hook(lambda *_, model=model: None)  # a hook that refers to the model
+    step(model, 1)
     gone = weakref.ref(model), weakref.ref(model.layers[0].mlp.down_proj.weight)
-    assert gone[0]() in _known
     del model
     gc.collect()
     assert [one() for one in gone] == [None, None]
