@@ -44,6 +44,7 @@ WARM_UP = 16  # requests of each side before its first measurement
 SHORT_REQUESTS = 4  # short instructions for one chat: about as many output tokens
 PREFIX, SUFFIX = 1024, 256
 PREFIX_REQUESTS = 4
+PREFIX_ROUNDS = 7  # at least: a round is short
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for reserved in RESERVED
         for name, lengths in work.items()
     ]
-    pairs.append(prefix_pair(random_model(prefix_shape()), PREFIX_REQUESTS, args.rounds))
+    pairs.append(prefix_pair(random_model(prefix_shape()), PREFIX_REQUESTS, max(args.rounds, PREFIX_ROUNDS)))
     print(table(pairs))
     if args.json:
         from minipaged.bench.command import machine

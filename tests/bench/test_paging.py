@@ -90,5 +90,6 @@ def test_results_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(paging, "PREFIX", 32)
     assert main(["paging", "--requests", "1", "--rounds", "1", "--json", str(tmp_path / "r.json")]) == 0
     written = json.loads((tmp_path / "r.json").read_text())
+    assert [len(pair["values"][0]) for pair in written["pairs"]] == [1] * 4 + [paging.PREFIX_ROUNDS]
     assert [pair["names"] for pair in written["pairs"]] == [["reserved", "paged"]] * 4 + [["with the cache", "without"]]
     assert "ratio" in capsys.readouterr().out
