@@ -133,7 +133,7 @@ def _lab(args: argparse.Namespace) -> int:
 def run_until_stopped(command: list[str], folder: Path) -> int:
     """Returns the command's exit status, or 0 after Ctrl-C, which is how one leaves JupyterLab.
 
-    Whatever ends this process asks the command to end, too: JupyterLab then stops its kernels.
+    SIGTERM and Ctrl-C are passed on as SIGTERM: JupyterLab then stops its kernels.
     """
     with subprocess.Popen(command, cwd=folder, env=surroundings_of_lab()) as process:
         before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())

@@ -11,7 +11,7 @@ WATCHED = ("CUDA", "HF_", "MINIPAGED", "MKL_", "MPL", "NUMBA", "OMP_", "PYTHON",
 
 @pytest.fixture(autouse=True)
 def the_process_stays_as_it_was() -> Iterator[None]:
-    """A test that changes such a setting for good fails; torch's threads and default type are put back.
+    """A test that leaves a `WATCHED` setting changed fails; the folder, torch's threads and default type are put back.
 
     Some libraries read the environment again later (Numba does at every compilation), far from the test that set it.
     """

@@ -86,7 +86,8 @@ class CPUBackend(ReferenceBackend):
         """All layers of one step, checked once: for a caller that keeps query, key and value of every layer in the
         same three tensors.
 
-        None where ``write`` or ``attend`` would not take the kernels, or where somebody has replaced one of them.
+        None where ``write`` or ``attend`` would not take the kernels alone (long new texts, no rows), where layers lie
+        differently, or where somebody has replaced one of the two.
         Raises what they raise, before anything is written.
         """
         own = (type(self).write, type(self).attend) == _KERNEL_METHODS and not vars(self).keys() & {"write", "attend"}

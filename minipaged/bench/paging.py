@@ -2,7 +2,7 @@
 
 Pairs, each in alternation, with random weights and one thread:
 
-1. The same memory for K and V, much more work than it holds. *Reserved*: a block is as long as the longest request may
+1. The same memory for K and V, more work than reservations fit. *Reserved*: a block is as long as a request may ever
    become, so each request takes one block and its memory is contiguous. *Paged*: blocks of 16 tokens. Everything else
    is the same engine, kernels included. The work is the paper's, in miniature: requests of up to 2048 tokens, lengths
    like ShareGPT's (chats) and like Alpaca's (short instructions), memory for three reservations, and for seven (the
@@ -115,7 +115,7 @@ def reservation_pair(model: tuple, name: str, lengths: Sequence[Workload], reser
     facts = {"slots": slots, "requests": len(lengths)}
     facts |= {"prompt tokens": sum(map(len, prompts)), "output tokens": sum(outputs)}
     values = alternate(sides(len(lengths)), rounds, warm_up=sides(WARM_UP))
-    what = f"{len(lengths)} requests like {name}'s in memory for {reserved} of {LONGEST} tokens"
+    what = f"{len(lengths)} requests like {name}'s in memory for {reserved} requests of {LONGEST} tokens"
     return Pair(what, ("reserved", "paged"), "output tokens/s", values, facts)
 
 
@@ -179,7 +179,7 @@ def alternate(
 
 
 def table(pairs: Sequence[Pair]) -> str:
-    """Both pairs, medians with their range, and the ratio."""
+    """Each pair: medians with their range, and the ratio."""
     lines = []
     for pair in pairs:
         lines.append(pair.what)
@@ -202,7 +202,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--requests", type=int, default=60, help=f"chats (default 60); {SHORT_REQUESTS} short instructions for each"
     )
-    parser.add_argument("--rounds", type=int, default=2, help="measurements of each side, in alternation (default 2)")
+    parser.add_argument("--rounds", type=int, default=2,
+        help=f"measurements of each side, in alternation (default 2; the pair of prefixes: at least {PREFIX_ROUNDS})",)
     parser.add_argument("--threads", type=int, default=1, help="threads of the model (default 1)")
     parser.add_argument("--json", type=Path, help="write all measurements and the machine to this file")
     args = parser.parse_args(argv)

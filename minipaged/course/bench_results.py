@@ -23,11 +23,12 @@ def committed(name: str) -> Result:
 
 
 @picture
-def draw_ratios(name: str, leave_out: str = "\n") -> tuple[Canvas, str]:
+def draw_ratios(name: str, leave_out: str | None = None) -> tuple[Canvas, str]:
     """How many times as fast as the peer, a bar for each row of a committed result; rows with `leave_out` in their name
     are not drawn."""
     result = committed(name)
-    rows = [(*row.split(" | "), value) for row, value in ratios(result, name).items() if leave_out not in row]
+    found = ratios(result, name)
+    rows = [(*row.split(" | "), value) for row, value in found.items() if leave_out is None or leave_out not in row]
     if not rows:
         raise CourseError(f"nothing to draw: every row of {name!r} has {leave_out!r} in its name")
     machine = result["machine"]
@@ -55,7 +56,7 @@ def draw_ratios(name: str, leave_out: str = "\n") -> tuple[Canvas, str]:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("times as fast (the line: equally fast)")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8, borderaxespad=0.2)
-    axes.set_title(f"Measured on: {where}", pad=23)
+    axes.set_title(f"{name}, measured on: {where}", pad=23)
     lines = [f"benchmarks/results/{name}.json · {where} · times as fast as"]
     lines += [f"{label}, {peer}: {value:.2f}" for label, peer, value in rows]
     return canvas, "\n".join(lines)

@@ -128,7 +128,7 @@ class DecoderLayer(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Has it only what `few_rows` computes? Biases may stand in the projection to the heads alone."""
+        """Has it only what `layer_kernels` compute? Biases may stand in the projection to the heads alone."""
         attention, mlp, norms = self.self_attn, self.mlp, (self.input_layernorm, self.post_attention_layernorm)
         ours = type(self) is DecoderLayer and type(attention) is Attention and type(mlp) is MLP
         if not ours or any(type(norm) is not RMSNorm for norm in norms):

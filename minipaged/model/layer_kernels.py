@@ -67,7 +67,8 @@ def through_rows(
 def through_columns(
     layers: Sequence[LayerWeights], eps: np.float32, hidden: Tensor, heads: np.ndarray, step: CPUStep, turn: Rotation
 ) -> Tensor:
-    """The same with tensors as weights, float32 or bfloat16. Only the products' factors are in the weights' type."""
+    """The same with tensors as weights, float32 or bfloat16. Only the products' factors
+    and results are in the weights' type."""
     columns = hidden.float().t().clone(memory_format=torch.contiguous_format)
     attended = torch.from_numpy(step.out).flatten(1).t()
     normed = torch.empty_like(columns)

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         llm = _make_llm(args)
         llm.engine.runner.warm_up()  # or the first request would wait for compilers
         app = create_app(llm, config)
-    except KeyboardInterrupt:  # while the model was loading
+    except KeyboardInterrupt:  # while the model was loading or warming up
         return 130
     except (ValueError, TypeError, ImportError) as error:
         print(f"minipaged serve: {error}", file=sys.stderr)

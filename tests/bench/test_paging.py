@@ -67,7 +67,7 @@ def test_both_sides_of_the_reservation_generate_all_tokens(monkeypatch: pytest.M
     assert min(*pair.values[0], *pair.values[1]) > 0
     assert (pair.facts["slots"], pair.facts["requests"]) == (256, 5)
     assert pair.facts["output tokens"] == sum(one.output_tokens for one in lengths)
-    assert pair.what == "5 requests like nobody's in memory for 2 of 128 tokens"
+    assert pair.what == "5 requests like nobody's in memory for 2 requests of 128 tokens"
 
 
 @pytest.mark.parametrize(
